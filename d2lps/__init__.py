@@ -75,6 +75,7 @@ _HOME = {
     "rail_wise": "algorithms",
     "rails": "topology",
     "ranks": "notebook.ranks.notebook",
+    "recorded": "notebook.recorded",
     "recursive_doubling": "algorithms",
     "reduce": "algorithms",
     "reduce_scatter": "algorithms",

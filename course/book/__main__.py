@@ -10,8 +10,8 @@ from course.book.agree import renew, side_by_side
 from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
-from course.book.notebook import texts
 from course.book.pull import pull as pull_prose
+from course.book.stills import texts
 from d2lps.messages import LANGUAGES
 
 
@@ -19,7 +19,7 @@ def build(book: Book, arguments: argparse.Namespace) -> int:
     """Write the notebooks of the chapters, one per language."""
     notebooks = {}
     for slug in book.slugs(arguments.chapters):
-        notebooks |= texts(book, book.chapter(slug))
+        notebooks |= texts(book, book.chapter(slug), draw=True)
     return _write(book, notebooks)
 
 

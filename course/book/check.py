@@ -11,8 +11,8 @@ from course.book.figures import figures
 from course.book.findings import COMMAND, BookError, Finding
 from course.book.lesson import Cell
 from course.book.library import Book, Chapter, faults
-from course.book.notebook import texts
 from course.book.reading import Passage, meaning_passages, message_passages, passages
+from course.book.stills import texts
 from d2lps.messages import LANGUAGES
 
 FOREIGN = language.regex("(?i)[{han}{vietnamese}]")
@@ -157,7 +157,7 @@ def title(book: Book, chapter: Chapter) -> Iterator[Finding]:
 
 
 def lesson(chapter: Chapter) -> Iterator[Finding]:
-    """Find comments other than an exercise's ``# TODO``, sentences, long lines, and magics below a cell's first line."""
+    """Find comments but an exercise's ``# TODO``, sentences, long lines, and magics below a cell's first line."""
     remedy = f"edit chapters/{chapter.slug}/lesson.py"
     for cell in chapter.cells:
         for message in _impurities(cell):
@@ -210,7 +210,7 @@ def exercises(chapter: Chapter) -> Iterator[Finding]:
 
 
 def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """Find notebooks that differ from a new build."""
+    """Find notebooks that differ from a new build, and those with an old still."""
     for path, expected in texts(book, chapter).items():
         if not path.is_file() or path.read_text("utf-8") != expected:
             name = path.stem

@@ -8,15 +8,13 @@ called ``section-id-1``. The last two cells say what comes next, and show the ma
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import nbformat
 from nbformat import v4
 
-from course.book import way
 from course.book.lesson import CITE, HEADING, HOW, MAP, NEXT, Block, literal, outside, speaking
-from course.book.library import Book, Chapter
-from d2lps.messages import LANGUAGES, text_in
+from course.book.library import Chapter
+from d2lps.messages import text_in
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -129,17 +127,6 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str], end: str = 
     book = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
     nbformat.validate(book)
     return book
-
-
-def texts(book: Book, chapter: Chapter) -> dict[Path, str]:
-    """Return path → text of the notebooks of a chapter, one per language."""
-    folder, slug = book.folder(chapter.slug), chapter.slug
-    return {
-        folder / f"{language}.ipynb": dumps(
-            notebook(chapter, language, book.links(language), way.end(book, slug, language))
-        )
-        for language in LANGUAGES
-    }
 
 
 def graded(id: str) -> dict:

@@ -21,6 +21,7 @@ from course.book.findings import COMMAND, BookError
 from course.book.lesson import read_cells, read_text
 from course.book.library import Book, Chapter, digest, write
 from course.book.notebook import dumps, notebook
+from course.book.stills import committed, place
 from d2lps.messages import LANGUAGES
 from d2lps.notebook import ranks
 
@@ -59,9 +60,9 @@ def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[st
     return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites}, end)
 
 
-def copy(source: Origin) -> nbformat.NotebookNode:
-    """Make a reader's copy, with its sources in the metadata."""
-    book = notebook(source.read(), source.language, source.cites, source.end)
+def copy(source: Origin, still: nbformat.NotebookNode | None = None) -> nbformat.NotebookNode:
+    """Make a reader's copy, with its sources in the metadata, and the still of its opening."""
+    book = place(notebook(source.read(), source.language, source.cites, source.end), still)
     book.metadata[KEY] = source.metadata()
     book.metadata[KEY]["made"] = _content(book)
     return book
@@ -129,7 +130,7 @@ def lay_out(book: Book) -> list[str]:
             path = next(path for path in _names(home) if not path.exists() or _free(path, newest))
             if path.exists() and origin_of(load(path), path) == newest:
                 continue
-            write({path: dumps(copy(newest))})
+            write({path: dumps(copy(newest, committed(book, slug, language)))})
             if path != home:
                 kept_name, new_name = (file.relative_to(book.root).as_posix() for file in (home, path))
                 notes.append(f"{kept_name} is yours and stays; the newer edition is {new_name}")

@@ -1,4 +1,4 @@
-"""The commands of ``python -m course.site``: build the site, or serve it."""
+"""The commands of ``python -m course.site``: build the site, serve it, or record results."""
 
 import argparse
 import http.server
@@ -11,6 +11,7 @@ from course.book.findings import BookError
 from course.book.library import Book
 from course.site.build import OUT, build
 from course.site.current import is_current, made_of, note
+from course.site.runs import record
 
 COMMAND = "python -m course.site"
 
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build_command.add_argument("--no-pdf", action="store_true", help="make no PDFs; they need a Chromium")
     serve_command = commands.add_parser("serve", help="serve the built site on this machine")
     serve_command.add_argument("--port", type=int, default=8000, help="the port (default: 8000)")
+    record_command = commands.add_parser("record", help="run a chapter and keep what not every machine can run")
+    record_command.add_argument("chapter", help="as 04 or 04-key-value-store")
     chosen = parser.parse_args(arguments)
     try:
         book = Book(chosen.root)
@@ -37,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 build(book, where, pdf=pdf)
                 note(book, where, name)
             print(f"open {where / 'index.html'}")
+            return 0
+        if chosen.command == "record":
+            print(f"wrote {record(book, book.slug(chosen.chapter)).relative_to(book.root)}")
             return 0
         return serve(book.root / OUT, chosen.port)
     except BookError as error:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pygments.formatters import HtmlFormatter
 
+from course.book import stills
 from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter
-from course.book.notebook import texts
 from course.site import api, browser, downloads, front, outputs, proof, pyodide, reference, search
 from course.site.front import THEME
 from course.site.pages import NAMES, REFERENCE, Site
@@ -82,7 +82,7 @@ def build(
 def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
     """Raise BookError if a notebook differs from a new build of its chapter."""
     for slug, chapter in chapters.items():
-        for path, expected in texts(book, chapter).items():
+        for path, expected in stills.texts(book, chapter, draw=None).items():
             if not path.is_file() or path.read_text("utf-8") != expected:
                 raise BookError(f"chapters/{slug}/{path.name} does not match its sources; run {COMMAND} build")
 

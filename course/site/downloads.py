@@ -86,11 +86,13 @@ def for_colab(source: nbformat.NotebookNode, address: str, slug: str, language: 
 
 
 def _install(address: str, slug: str) -> str:
-    # Colab has torch, numpy and matplotlib; d2l would put older ones in their place.
+    # Colab has torch, numpy and matplotlib, which stay as they are. Elsewhere than on Colab the cell does nothing.
     return f"""\
-!git clone -q --depth 1 {address} course
-%pip install -q anywidget ipyparallel networkx -e course
-%pip install -q --no-deps d2l==1.0.3
 import os, sys
-os.chdir("course/chapters/{slug}")
-sys.path.insert(0, os.path.abspath("../.."))"""
+
+if "google.colab" in sys.modules:
+    if not os.path.exists("/content/course"):
+        !git clone -q --depth 1 {address} /content/course
+        %pip install -q anywidget ipyparallel networkx -e /content/course
+    os.chdir("/content/course/chapters/{slug}")
+    sys.path.insert(0, "/content/course")"""

@@ -20,17 +20,18 @@ _sys.addaudithook(_only_this_machine)
 FIRST = f"{OFFLINE}from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"
 
 
-def execute(folder: Path, seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
+def execute(folder: Path, seconds: int = 120, last: str = "") -> dict[str, nbformat.NotebookNode]:
     """Run the notebook of the chapter in ``folder`` and return language → notebook with the outputs of that run.
 
-    A cell may take that many seconds. Raises CellExecutionError of nbclient if a cell raises; its attribute ``cell_id``
-    names the cell.
+    A cell may take that many seconds; after all cells the kernel runs ``last``. Raises CellExecutionError of nbclient
+    if a cell raises; its attribute ``cell_id`` names the cell.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     book = nbformat.read(folder / f"{LANGUAGES[0]}.ipynb", as_version=4)
     book.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
+    book.cells += [nbformat.v4.new_code_cell(last)] if last else []
     where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # or it warns that it listens on loopback
     client = NotebookClient(
         book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet

@@ -18,6 +18,7 @@ import d2lps
 from course.book.findings import BookError
 from course.book.library import Book, digest, write
 from d2lps.messages import LANGUAGES, unmarked
+from d2lps.notebook.recorded import FILE
 
 SECONDS = 300  # limit for one cell
 EXECUTE = Path(__file__).with_name("execute.py")  # decides how a chapter runs
@@ -72,7 +73,17 @@ def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print)
     return result
 
 
-def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
+def record(book: Book, slug: str, say: Callable[[str], None] = print) -> Path:
+    """Run a chapter and write the results of ``d2lps.recorded`` into its folder; raise BookError if there are none."""
+    folder = book.folder(slug)
+    before = (folder / FILE).read_text("utf-8") if (folder / FILE).is_file() else ""
+    _executed(book, slug, say, f"from d2lps.notebook import recorded as _recorded\n_recorded.write({str(folder)!r})")
+    if not (folder / FILE).is_file() or (folder / FILE).read_text("utf-8") == before:
+        raise BookError(f"{slug} has nothing to record, or lacks the package for it: pip install -e '.[course,mxnet]'")
+    return folder / FILE
+
+
+def _executed(book: Book, slug: str, say: Callable[[str], None], last: str = "") -> Run:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     from course.site.execute import execute
@@ -82,7 +93,7 @@ def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
     say(f"running {slug}")
     start = time.monotonic()
     try:
-        books = execute(book.folder(slug), seconds=SECONDS)
+        books = execute(book.folder(slug), seconds=SECONDS, last=last)
     except CellExecutionError as error:
         problem = f"{error.ename}: {unmarked(error.evalue, LANGUAGES[0])}"
         where = f"chapters/{slug}/lesson.py"

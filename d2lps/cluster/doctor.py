@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILES = 1024  # open files, a shell's usual limit: sockets to the ranks of a few hosts, libraries, data
+TESTED = range(11, 15)  # of the Pythons 3.x
 SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory between ranks
 
 
@@ -37,8 +38,8 @@ def examine() -> list[Finding]:
 
     Examples
     --------
-    >>> [finding.what for finding in examine()][:2]
-    ['system', 'torch']
+    >>> [finding.what for finding in examine()][:3]
+    ['system', 'Python', 'torch']
     """
     checks = (_system, _torch, _gpus, _backends, _name, _interfaces, _clock, _limits, _emulation)
     return [finding for check in checks for finding in check()]
@@ -58,16 +59,23 @@ def main(arguments: list[str]) -> int:
 
 
 def _system() -> Iterator[Finding]:
-    system = f"{sys.platform}, Python {sys.version.split()[0]}, {os.cpu_count()} processors"
+    system = f"{sys.platform}, {os.cpu_count()} processors"
     advice = "training on several hosts needs Linux; on other systems use one host"
     yield Finding("system", system, sys.platform == "linux", advice)
+    tested = f"d2lps is tested with Python 3.{TESTED[0]} to 3.{TESTED[-1]}"
+    yield Finding("Python", sys.version.split()[0], sys.version_info[1] in TESTED, tested)
 
 
 def _torch() -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
-        yield Finding("torch", str(error), False, "install the packages of requirements.lock, as make lab does")
+        yield Finding(
+            "torch",
+            str(error),
+            False,
+            "pip install -e '.[course]', or make lab, which takes the versions of requirements.lock",
+        )
         return
     yield Finding("torch", f"{torch.__version__}: the same on all hosts?", True)
 

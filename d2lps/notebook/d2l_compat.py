@@ -2,10 +2,12 @@
 
 ``d2l.torch`` imports torchvision, although it needs it only for downloads, and PyPI has it only for CUDA builds of
 torch. If torchvision is missing or broken, a placeholder stands in for it while d2l is imported; functions of d2l that
-need torchvision then fail with a clear message, and everything else works.
+need torchvision then fail with a clear message, and everything else works. Without d2l itself, which needs an old NumPy
+and so Python 3.11, ``d2l_own`` has the helpers that the course uses.
 """
 
 import importlib
+import importlib.util
 import sys
 from types import ModuleType
 
@@ -18,6 +20,12 @@ class _Missing(ModuleType):
 
 
 def _import_d2l() -> ModuleType:
+    try:
+        there = importlib.util.find_spec("d2l")
+    except ValueError:  # sys.modules has None for it
+        there = None
+    if there is None:
+        return importlib.import_module("d2lps.notebook.d2l_own")
     try:
         import torchvision  # noqa: F401
     except Exception as error:  # a build for another torch fails with errors of every kind

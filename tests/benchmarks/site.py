@@ -19,8 +19,8 @@ from helpers import browser  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 from saved import save  # noqa: E402
 
+from course.book import chromium  # noqa: E402
 from course.book.library import Book  # noqa: E402
-from course.site import pdf  # noqa: E402
 from course.site.build import KEPT  # noqa: E402
 from d2lps.messages import LANGUAGES  # noqa: E402
 
@@ -117,7 +117,7 @@ def main() -> None:
     for figure in figures:
         print(*figure.values())
     if options.save:
-        save("site", figures, browser=pdf.browser())
+        save("site", figures, browser=chromium.browser())
 
 
 if __name__ == "__main__":

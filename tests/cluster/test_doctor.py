@@ -14,7 +14,7 @@ def test_every_finding_says_what_to_do(capsys, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     status = doctor.main(["--json"])
     findings = json.loads(capsys.readouterr().out)
-    assert [finding["what"] for finding in findings][:2] == ["system", "torch"]
+    assert [finding["what"] for finding in findings][:3] == ["system", "Python", "torch"]
     assert status == int(not all(finding["well"] for finding in findings))
     assert all(finding["advice"] for finding in findings if not finding["well"])
     doctor.main([])

@@ -21,8 +21,9 @@ PUBLIC = (
     "aggregate_at all_gather all_to_all bandwidth bidirectional_ring broadcast bruck calibrate check check_exercise "
     "cluster compare cost course_map d2l dgx1_v100 double_tree doubling draw edit explore fold gather halving "
     "halving_doubling hierarchical in_switch kvstore leaf_spine machines memory naive_ring nvswitch one_memory "
-    "opening parallelize pcie_server predict progress rail_wise rails ranks recursive_doubling reduce reduce_scatter "
-    "ring rings run scatter sharded solution source speak table this_host together tradeoff tree two_rings watch"
+    "opening parallelize pcie_server predict progress rail_wise rails ranks recorded recursive_doubling reduce "
+    "reduce_scatter ring rings run scatter sharded solution source speak table this_host together tradeoff tree "
+    "two_rings watch"
 ).split()
 PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 
@@ -44,6 +45,7 @@ HEAVY = {
     "measure": {"torch"},
     "d2lps.cluster.measured": {"torch"},  # on the hosts
     "d2lps.notebook.grading.elsewhere": {"cloudpickle"},
+    "d2lps.notebook.d2l_own": {"torch", "matplotlib", "matplotlib_inline"},  # as d2l itself does
     "d2lps.notebook.fields": {"ipywidgets"},  # where there is none, a guess is a dict
     "d2lps.notebook.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "d2lps.notebook.tradeoff": {"ipywidgets"},

@@ -161,7 +161,8 @@ def rates(topology: Topology, layout: Layout) -> str:
 
 def _once(topology: Topology, layout: Layout, link: Link) -> frozenset[str]:
     """Return the two ends of a link; in a drawn host all of whose links are alike, only the bar that they share."""
-    for bar in {link.src, link.dst} & layout.bars if layout.hosts else ():
+    bars = {link.src, link.dst} & layout.bars if layout.hosts else ()
+    for bar in sorted(bars, key=lambda bar: layout.boxes[bar].y):  # the upper one first
         if host(bar) != _within(link):
             continue
         near = [other for other in topology.links if bar in (other.src, other.dst) and _within(other) == host(bar)]

@@ -126,13 +126,17 @@ def _arrows(x: float, y: float, row: float) -> str:
     )
 
 
-def stacked(stills: list[str]) -> str:
-    """Return several stills below each other, as one SVG."""
+def stacked(stills: list[str], columns: int = 1) -> str:
+    """Return several stills below each other, or in rows of so many, as one SVG."""
     sizes = [tuple(map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', still).groups())) for still in stills]
-    parts, y = [], 0.0
-    for picture, (_, height) in zip(stills, sizes, strict=True):
+    parts, x, y, width = [], 0.0, 0.0, 0.0
+    for i, (picture, (wide, high)) in enumerate(zip(stills, sizes, strict=True), 1):
         # A picture inside another one has no CSS size, so its height is an attribute.
-        placed = picture.replace("<svg ", f'<svg y="{num(y)}" height="{num(height)}" ', 1)
+        left = f'x="{num(x)}" ' if x else ""
+        placed = picture.replace("<svg ", f'<svg {left}y="{num(y)}" height="{num(high)}" ', 1)
         parts.append(placed.replace('class="d2lps d2-still"', 'class="d2lps"', 1))
-        y += height + 8
-    return root("".join(parts), max(width for width, _ in sizes), y)
+        x, width = x + wide, max(width, x + wide)
+        if i % columns == 0 or i == len(stills):
+            first = (i - 1) // columns * columns
+            x, y = 0.0, y + max(high for _, high in sizes[first:i]) + 8
+    return root("".join(parts), width, y)

@@ -161,13 +161,13 @@ class Player(AnyWidget):
         runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._page()[0]["runs"])
         return f"<Player: {runs}>"
 
-    def still(self) -> str:
-        """Return the pictures of all runs below each other, and their legend, as one SVG without motion."""
+    def still(self, columns: int = 1) -> str:
+        """Return the pictures of all runs in so many columns, and their legend, as one SVG without motion."""
         *others, last = zip(self._scenes, map(named, self._names), strict=True)
         beside = [] if self._zoom else self._scenes
         pictures = [still(*run, explained=(), beside=beside) for run in others]
         pictures.append(still(*last, explained=self._scenes, beside=beside))
-        return stacked(pictures) if others else pictures[0]
+        return stacked(pictures, columns) if others else pictures[0]
 
     def _repr_html_(self) -> str:
         page, pictures = self._page()

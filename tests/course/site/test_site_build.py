@@ -1,17 +1,21 @@
 """The site of a small book: what each part becomes, what is refused with a sentence, and that the last site stays."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import nbformat
 import pytest
 from helpers.small_book import LESSON, SLUG, VI, edit, small
+from IPython.core.inputtransformer2 import TransformerManager
 
 import course.site.__main__ as site_command
 import d2lps
+from course.book import chromium
 from course.book.__main__ import main
 from course.book.findings import BookError
 from course.book.library import Book
@@ -158,6 +162,28 @@ def test_a_repository_brings_links_to_edit_and_copies_for_colab(book):
     assert "https://raw.githubusercontent.com/a/b/main/img/star.svg" in "".join(cell.source for cell in copy.cells)
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_only_on_colab_the_first_cell_installs_something(there, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("colab"))
+    if not there:
+        del sys.modules["google.colab"]
+    did = []
+    monkeypatch.setattr(os, "chdir", did.append)
+    shell = SimpleNamespace(system=did.append, run_line_magic=lambda *words: did.append(" ".join(words)))
+    code = TransformerManager().transform_cell(downloads._install("https://example.org/a/b", SLUG))
+    exec(code, {"get_ipython": lambda: shell})
+    expected = [
+        "git clone -q --depth 1 https://example.org/a/b /content/course",
+        "pip install -q ",
+        "/content/course/chapters",
+    ]
+    assert (
+        [each.startswith(start) for each, start in zip(did, expected, strict=True)] == [True] * 3 if there else not did
+    )
+    assert "numpy" not in code and "d2l==" not in code
+
+
 def test_a_notebook_to_take_away_has_its_pictures(book):
     copy = nbformat.reads(downloads.notebooks(book)[f"en/notebooks/{SLUG}.ipynb"], as_version=4)
     (cell,) = (cell for cell in copy.cells if "attachments" in cell)
@@ -296,9 +322,9 @@ def test_a_change_of_the_package_is_another_run(book, monkeypatch, tmp_path):
 
 
 def test_without_a_browser_a_pdf_says_what_to_do(book, monkeypatch):
-    monkeypatch.setattr(pdf, "BROWSERS", ("no-such-browser",))
-    monkeypatch.setattr(pdf, "APPLICATIONS", ())
-    with pytest.raises(BookError, match="printed by a Chromium, and there is none here: install Chromium .* --no-pdf"):
+    monkeypatch.setattr(chromium, "BROWSERS", ("no-such-browser",))
+    monkeypatch.setattr(chromium, "APPLICATIONS", ())
+    with pytest.raises(BookError, match="there is no Chromium here: install Chromium .* --no-pdf"):
         build(book, run=lambda slug: ran())
     assert not (book.root / "_site").exists()
 
@@ -321,7 +347,7 @@ def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypa
         assert '<a href="d2lps-en.pdf">' in (site / f"en/{name}.html").read_text("utf-8")
     assert not list(site.glob("*/d2lps-*.html"))
     assert all(b"/Outlines" in content for content in printed.values())
-    monkeypatch.setattr(pdf, "_print", lambda *_: pytest.fail("it was printed again"))
+    monkeypatch.setattr(pdf, "open_page", lambda *_: pytest.fail("it was printed again"))
     assert {path.name: path.read_bytes() for path in build(book, run=lambda slug: ran()).glob("*/*.pdf")} == printed
 
 
