@@ -14,7 +14,7 @@ from pygments.lexers import get_lexer_by_name
 
 from course.book.findings import BookError
 from course.book.lesson import CITE, HEADING, Block, literal, outside
-from course.book.library import Book, Chapter
+from course.book.library import Book, Chapter, number_of
 from course.book.notebook import alternative, captions
 from course.site.linked import linked
 from d2lps.messages import text_in
@@ -119,8 +119,7 @@ def size(svg: str) -> tuple[str, str]:
 
 def numbered(language: str, slug: str, title: str) -> str:
     """Return the title of a chapter after its number."""
-    number = slug.partition("-")[0].upper().lstrip("0") or "0"
-    return text_in(language, "site.chapter-title", number=number, title=title)
+    return text_in(language, "site.chapter-title", number=number_of(slug), title=title)
 
 
 def _without_sections(text: str) -> str:
