@@ -116,7 +116,8 @@ def _box(stop: Stop, at: tuple[float, float], number: int, here: bool) -> str:
     lines = wrapped(stop.title)
     first = y + HIGH / 2 + 12 - 8 * (len(lines) - 1)
     parts.append(tag("circle", cx=x + 17, cy=y + 16, r=5, **worker(number)))
-    parts.append(words(stop.number.upper() if stop.number.isalpha() else stop.number, x + 27, y + 20, "note", "soft", None, font_weight=700))
+    written = stop.number.upper() if stop.number.isalpha() else stop.number
+    parts.append(words(written, x + 27, y + 20, "note", "soft", None, font_weight=700))
     parts += [words(line, x + WIDE / 2, first + 16 * i, font_weight=600) for i, line in enumerate(lines)]
     return "".join(parts)
 
