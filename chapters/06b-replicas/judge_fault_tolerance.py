@@ -1,262 +1,315 @@
-"""Judge a pair of servers: crash, pause and disturb them at every message in turn, and look at what workers are told.
+"""Judge a pair of servers of which one may fail, in virtual time: workers and authority are given, servers are played.
 
-What a worker is told must be the very bits that one server would have computed, and every worker must be told
-everything. The schedules are played from small to large, so the first that fails is a small one; where it fails, and
-how, names the mistake.
+What a worker is told must be the very bits that one server would have computed. Messages arrive in the order in which
+they were sent. A server fails after each of its messages in turn; where and how a run goes wrong names the mistake.
 """
 
-import random
+from ast import literal_eval
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
-from functools import reduce
-from itertools import product
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, shared_names, size_kept, size_text
+from d2lps.notebook.grading import Failure, call, failure, shared_names
 
-from .pair import MOMENTUM, RATE, ROUNDS, SERVERS, TALK, Letter, PairCase, Schedule, World, gradient, trained
-
-MANY_KEYS = tuple(f"w{i}" for i in range(8))  # with so many it is seen whether everything is copied again and again
-LONG = (100, 300)  # rounds after which it is measured what a server keeps
-SLACK = 1000  # bytes by which that may grow in between: 200 numbers take more
-SMALL, LARGE = 200, 400  # runs with one failure in the later cases, and with two in the first
-REPEATS = 300  # of all pushes, while the servers cannot hear each other
+AUTHORITY = "authority"
+ROUNDS, RATE, MOMENTUM = 4, 0.1, 0.9
+LATE = 24  # deliveries by which a late message is late: more than a round takes
+PATIENCE = 3  # times that workers push again before they give up
+TALK = 4000  # messages in a run after which it is ended
 SHOWN = 8  # messages that are told before the one at which a mistake was seen
 
 
+class Schedule(NamedTuple):
+    """What goes wrong in a run.
+
+    Parameters
+    ----------
+    message, happens : int, str
+        The number of a message from or to a worker, counted from 1, that is ``"lost"`` or comes ``"twice"``.
+    server, after, how : str, int, str
+        Which server fails, after how many of its messages, and how: ``"lost"`` is a crash that takes with it what is on
+        the way to the other server, after a ``"late"`` one that arrives in the next view. A ``"paused"`` server goes
+        on in the next view, and a ``"cut"`` one neither reaches nor hears the other.
+    """
+
+    message: int = 0
+    happens: str = ""
+    server: str = ""
+    after: int = 0
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class PairCase:
+    """The workers, the servers with the first primary first, and the keys."""
+
+    workers: tuple[int, ...]
+    servers: tuple[str, str] = ("server0", "server1")
+    keys: tuple[str, ...] = ("w", "b")
+
+    @property
+    def label(self) -> str:
+        return f"n = {len(self.workers)}"
+
+
+@dataclass
+class Letter:
+    """A message: its number, and after how many deliveries it was sent and has arrived, because of which other one."""
+
+    number: int
+    src: Hashable
+    dst: Hashable
+    message: tuple
+    sent: int
+    because: "Letter | None" = None
+    arrived: int | None = None
+
+
+@cache
+def gradient(worker: int, key: str, number: int) -> float:
+    """Return what a worker pushes for a key in a round."""
+    return round(Random(f"{worker} {key} {number}").uniform(1, 9), 6)
+
+
+@cache
+def trained(workers: tuple[int, ...], key: str, number: int) -> tuple[float, float]:
+    """Return the weights and the velocity of a key after so many rounds.
+
+    >>> trained((0, 1), "w", 1)[0] == -0.1 * (gradient(0, "w", 1) + gradient(1, "w", 1))
+    True
+    """
+    if not number:
+        return 0.0, 0.0
+    weights, velocity = trained(workers, key, number - 1)
+    velocity = MOMENTUM * velocity + sum(gradient(worker, key, number) for worker in workers)
+    return weights - RATE * velocity, velocity
+
+
+class World:
+    """A run of an answer: ``letters`` are all messages, ``failed`` is what was found on the way."""
+
+    def __init__(self, case: PairCase, answer: Callable, schedule: Schedule):
+        self.case, self.schedule = case, schedule
+        self.letters, self.held, self.waiting, self.queue = [], [], [], deque()
+        self.views, self.view_of = {1: case.servers}, dict.fromkeys(case.workers, 1)
+        self.round, self.waits = dict.fromkeys(case.workers, 0), {worker: [] for worker in case.workers}
+        self.down, self.paused, self.failed, self.because = None, False, None, None
+        self.cut = 0  # in which round the servers were cut off from each other
+        self.now = self.patience = self.times = 0
+        self.sent, self.on = dict.fromkeys(case.servers, 0), {}
+        for me, peer in (case.servers, case.servers[::-1]):
+            self.on[me] = call(case, answer, me, peer, list(case.workers), self._sender(me))
+            if not callable(self.on[me]):
+                raise failure("not-a-function", "pair-not-on", case, type=type(self.on[me]).__name__)
+
+    def run(self) -> "World":
+        """Raise Failure where the answer raises; what else is wrong is in ``failed``."""
+        for server in self.case.servers:
+            self._tell(server)
+        if self.schedule.server and not self.schedule.after:
+            self._fail()
+        for worker in reversed(self.case.workers):  # not in their order
+            self._next_round(worker)
+        while self.failed is None:
+            if self.held and self.held[0][0] <= self.now:
+                self._deliver(self.held.pop(0)[1])
+            elif self.queue:
+                self._deliver(self.queue.popleft())
+            elif not self._idle():
+                break
+        return self
+
+    def between(self, letter: Letter) -> bool:
+        """Return whether one server sends it to the other."""
+        return {letter.src, letter.dst} == {*self.case.servers}
+
+    def unanswered(self) -> list[tuple[int, str, int]]:
+        """Return (round, key, worker) for which no weights have come."""
+        return [(self.round[worker], key, worker) for worker, keys in self.waits.items() for key in keys]
+
+    def _sender(self, me: str) -> Callable:
+        def send(to: Hashable, message: tuple) -> None:
+            if self.failed is None and (self.down != me or self.paused):
+                self.failed = _wrong(self, me, to, message)
+                if self.failed is None:
+                    self.sent[me] += 1
+                    self._post(me, to, literal_eval(repr(message)))
+                    if (me, self.sent[me]) == (self.schedule.server, self.schedule.after):
+                        self._fail()
+
+        send.one_way = True  # a server that is told of nothing does not know when its messages go
+        return send
+
+    def _post(self, src: Hashable, dst: Hashable, message: tuple) -> None:
+        letter = Letter(len(self.letters) + 1, src, dst, message, self.now, self.because)
+        self.letters.append(letter)
+        happens = self.schedule.happens if letter.number == self.schedule.message else ""
+        if happens == "lost" or (self.cut and self.between(letter)):
+            return
+        carried = self.waiting if self.paused and src == self.down else self.queue
+        carried.extend([letter] * (1 + (happens == "twice")))
+
+    def _deliver(self, letter: Letter) -> None:
+        if letter.dst == self.down:
+            self.waiting += [letter] * self.paused
+            return
+        self.now += 1
+        letter.arrived = letter.arrived or self.now
+        if letter.dst in self.on:
+            self.because = letter
+            call(self.case, self.on[letter.dst], letter.src, letter.message, none=True, refused=Failure)
+            self.because = None
+        elif letter.src == AUTHORITY:
+            self.view_of[letter.dst] = letter.message[1]
+            self._push(letter.dst)
+        else:
+            self._told(letter.dst, *letter.message[1:])
+
+    def _told(self, worker: int, view: int, key: str, number: int, weights: float) -> None:
+        if (view, number) == (self.view_of[worker], self.round[worker]) and key in self.waits[worker]:
+            self.waits[worker].remove(key)
+            self.patience = 0
+            if not self.waits[worker]:
+                self._next_round(worker)
+
+    def _next_round(self, worker: int) -> None:
+        self.round[worker] += 1
+        self.waits[worker] = list(self.case.keys) if self.round[worker] <= ROUNDS else []
+        if self.cut and len(self.views) == 1 and self.round[worker] > self.cut + 1:
+            self._make_view()  # a primary that goes on alone is left out before all is over
+        self._push(worker)
+
+    def _push(self, worker: int) -> None:
+        view, number = self.view_of[worker], self.round[worker]
+        for key in self.waits[worker]:
+            pushed = key, number, gradient(worker, key, number)
+            self._post(worker, self.views[view][0], ("push", view, len(self.letters) + 1, *pushed))
+
+    def _fail(self) -> None:
+        how, server = self.schedule.how, self.schedule.server
+        self.cut, self.paused = max(1, *self.round.values()) * (how == "cut"), how == "paused"
+        self.down = None if self.cut else server
+        if how in ("lost", "late"):
+            lost = [letter for letter in self.queue if letter.src == server and self.between(letter)]
+            self.queue = deque(letter for letter in self.queue if letter not in lost)
+            self.held += [(self.now + LATE, letter) for letter in lost if how == "late"]
+
+    def _tell(self, to: Hashable, by: int = 0) -> None:
+        number = max(self.views)
+        letter = Letter(0, AUTHORITY, to, ("view", number, self.views[number]), self.now)
+        self.held.append((self.now + by, letter))
+        self.held.sort(key=lambda each: each[0])
+
+    def _make_view(self) -> None:
+        out = self.schedule.server
+        self.views[2] = tuple(server for server in self.case.servers if server != out)
+        for node in (*self.views[2], *self.case.workers):
+            self._tell(node)
+        if self.paused:
+            self.paused, self.down = False, None
+            self.queue.extend(self.waiting)
+        self._tell(out, by=LATE)
+
+    def _idle(self) -> bool:
+        """Let time pass, as nothing is on the way; return whether anything has come of it."""
+        if (self.down or (self.cut and self.times >= PATIENCE)) and len(self.views) == 1:
+            self._make_view()
+        elif self.held:
+            self.queue.append(self.held.pop(0)[1])
+        elif not self.unanswered() or self.patience == PATIENCE:
+            return False
+        else:
+            self.patience, self.times = self.patience + (len(self.views) == 2 or not self.cut), self.times + 1
+            for worker in self.case.workers:
+                self._push(worker)
+        return True
+
+
 def judge(case: PairCase, answer: Callable) -> dict[str, str]:
-    """How many runs a right answer has taken, and how much it has said; raises Failure."""
-    world = _fault_free(case, answer)
-    runs = 1
-    single = list(small_schedules(world.letters, case.servers))
-    for schedule in single if case.n > 2 else some(single, SMALL):
+    """Return how many runs a right answer has taken, and how much it has said; raise Failure."""
+    if shared_names(*(call(case, answer, *case.servers, list(case.workers), _unheard) for _ in range(2)), case.keys):
+        raise failure("shared-memory", "pair-shared", case)
+    world = play(case, answer, Schedule())
+    between = sum(map(world.between, world.letters))
+    if not between:
+        raise failure("todo", "pair-apart", case)
+    try:
+        play(case, answer, Schedule())
+    except Failure:
+        raise failure("shared-memory", "pair-shared", case) from None
+    schedules = list(schedules_of(world))
+    for schedule in schedules:
         play(case, answer, schedule)
-        runs += 1
-    _require_few_numbers(case, answer)
-    for after in (0, case.n + 1):  # cut off in the first or second round, and asked again and again
-        schedule = Schedule(server=case.servers[0], after=after, how="cut", repeats=REPEATS)
-        play(replace(case, keys=case.keys[:1], rounds=LONG[0]), answer, schedule)
-        runs += 1
-    _require_little_kept(case, answer)
-    for schedule in some(large_schedules(world.letters, case.servers), LARGE) if case.n > 2 else ():
-        play(case, answer, schedule)
-        runs += 1
-    between = [letter for letter in world.letters if letter.src in case.servers and letter.dst in case.servers]
-    return {"runs": str(runs), "messages": str(len(world.letters)), "between": str(len(between))}
+    return {"runs": str(1 + len(schedules)), "messages": str(len(world.letters)), "between": str(between)}
 
 
 def play(case: PairCase, answer: Callable, schedule: Schedule) -> World:
-    """Raises Failure, with its schedule and the last messages in the sentence."""
-    world = World(case, answer, schedule, _check)
-    world.run()
-    found = world.failed or _unanswered(world) or _asked_again(world)
-    if found:
+    """Raise Failure, with its schedule and the last messages in the sentence."""
+    world = World(case, answer, schedule).run()
+    if found := world.failed or _unanswered(world) or _asked_again(world):
         raise found
     return world
 
 
-def small_schedules(letters: list[Letter], servers: tuple[str, str]) -> Iterator[Schedule]:
-    """One thing goes wrong, given the messages of a run in which nothing does."""
-    every = range(1, len(letters) + 1)
-    yield from (Schedule(at, happens) for happens in ("twice", "again", "lost", "late") for at in every)
-    first, second = _ends(letters, servers)
-    yield from (Schedule(server=servers[1], after=after, how=how) for how in ("lost", "late") for after in second)
-    for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker", "again")):
-        yield from (Schedule(server=servers[0], after=after, how=how, knows=knows) for after in first)
+def schedules_of(world: World) -> Iterator[Schedule]:
+    """Return all that may go wrong in a run, given one in which nothing does."""
+    ours = [letter.number for letter in world.letters if not world.between(letter)]
+    yield from (Schedule(number, happens) for happens in ("twice", "lost") for number in ours)
+    first, second = world.case.servers
+    yield from (Schedule(server=second, after=i, how="lost") for i in range(world.sent[second] + 1))
+    for how in ("lost", "late", "paused", "cut"):
+        yield from (Schedule(server=first, after=i, how=how) for i in range(world.sent[first] + 1))
 
 
-def large_schedules(letters: list[Letter], servers: tuple[str, str]) -> Iterator[Schedule]:
-    """The primary crashes, and before that something has happened to a message."""
-    between = [letter.number for letter in letters if {letter.src, letter.dst} == {*servers}]
-    pushes = [letter.number for letter in letters if letter.src not in servers]
-    stale = [(happens, answers, between) for happens in ("again", "late") for answers in (1, 2, 3)]
-    for happens, answers, those in (*stale, ("lost", 0, between), ("again", 0, pushes)):
-        for at in those:
-            before = sum(letter.src == servers[0] for letter in letters[: at - 1])
-            ends = _ends(letters, servers)[0][before:]
-            yield from (Schedule(at, happens, answers, servers[0], after) for after in ends)
-
-
-def some(those: Iterator, most: int) -> list:
-    """These, or so many of them in their order, drawn: else an answer that sends much takes too long.
-
-    >>> some(range(9), 9) == [*range(9)], len(some(range(1000), 9))
-    (True, 9)
-    """
-    those = list(those)
-    drawn = sorted(random.Random(most).sample(range(len(those)), min(most, len(those))))
-    return [those[i] for i in drawn]
-
-
-def _ends(letters: list[Letter], servers: tuple[str, str]) -> list[range]:
-    """After how many of its messages each server may fail."""
-    return [range(sum(letter.src == server for letter in letters) + 1) for server in servers]
-
-
-# What a server says.
-
-
-def _check(world: World, src: str, dst: Hashable, message: object) -> tuple | None:
-    """The message as it travels, or None where it makes the run fail."""
+def _wrong(world: World, src: str, dst: Hashable, message: object) -> Failure | None:
+    """Return what is wrong with a message of a server."""
     case = world.case
-    talk = TALK * max(1, case.rounds // 100, world.schedule.repeats // 100)
-    if world.spoken > talk:
-        world.failed = _failure("talks-for-ever", "pair-talks", world, messages=talk)
-    elif dst not in case.workers and (dst == src or dst not in case.servers):
-        world.failed = failure("strange-receiver", "pair-receiver", case, server=src, to=repr(dst)[:40])
-    elif not isinstance(message, tuple):
-        world.failed = failure("not-a-message", "pair-not-tuple", case, server=src, type=type(message).__name__)
-    elif dst in case.servers:
-        try:
-            return plain(message)
-        except TypeError as error:
-            world.failed = failure("not-plain", "pair-not-plain", case, server=src, type=str(error))
-    elif len(message) != 5 or message[0] != "value" or message[2] not in case.keys or not _is_number(message[4]):
-        world.failed = failure("not-a-message", "pair-not-value", case, server=src, message=repr(message)[:80])
-    else:
-        world.failed = _of_value(world, src, dst, *message[1:])
-    return message if world.failed is None else None
-
-
-DATA = frozenset({int, float, str, bool, type(None)})
-
-
-def plain(thing: object) -> object:
-    """A copy that shares nothing with the original; raises TypeError, with the type's name, for what is not data.
-
-    >>> plain(("copy", {"w": [1, 2.5]}))
-    ('copy', {'w': [1, 2.5]})
-    """
-    if type(thing) in DATA or isinstance(thing, int | float | str):
-        return thing
-    # What is usual is looked at here: a judge copies a million messages.
-    if isinstance(thing, tuple | list | set | frozenset):
-        return type(thing)([each if type(each) in DATA else plain(each) for each in thing])
-    if isinstance(thing, dict):
-        return {
-            key if type(key) in DATA else plain(key): value if type(value) in DATA else plain(value)
-            for key, value in thing.items()
-        }
-    raise TypeError(type(thing).__name__)
-
-
-def numbers_in(thing: object) -> list[float]:
-    """The numbers with a point in a message.
-
-    >>> numbers_in(("copy", 1, {"w": (2, 0.5, -0.5)}))
-    [0.5, -0.5]
-    """
-    if isinstance(thing, dict):
-        return numbers_in(tuple(thing.values()))
-    if isinstance(thing, tuple | list | set | frozenset):
-        return [number for each in thing for number in numbers_in(each)]
-    return [thing] if isinstance(thing, float) else []
-
-
-def _is_number(thing: object) -> bool:
-    return isinstance(thing, int | float)
-
-
-def _of_value(world: World, src: str, dst: int, view: int, key: str, number: int, weights: float) -> Failure | None:
-    """What is wrong with telling a worker these weights."""
-    case, values = world.case, {"server": src, "worker": dst, "key": key, "number": number, "view": view}
+    if len(world.letters) > TALK:
+        return _failure("talks-for-ever", "pair-talks", world, messages=TALK)
+    if dst == src or dst not in (*case.workers, *case.servers):
+        return failure("not-a-message", "pair-receiver", case, server=src, to=repr(dst)[:40])
+    try:
+        literal_eval(repr(message))
+    except (ValueError, SyntaxError):
+        return failure("not-a-message", "pair-not-plain", case, server=src, type=type(message).__name__)
+    if dst in case.servers:
+        return None
+    value = isinstance(message, tuple) and len(message) == 5 and message[0] == "value" and message[2] in case.keys
+    if not (value and message[3] in range(1, ROUNDS + 1) and isinstance(message[4], int | float)):
+        return failure("not-a-message", "pair-not-value", case, server=src, message=repr(message)[:80])
+    view, key, number, weights = message[1:]
+    values = {"server": src, "worker": dst, "key": key, "number": number, "view": view}
     if src not in world.views.get(view, ()):
         mistake = "alone-unasked" if view not in world.views else "zombie"
         return _failure(mistake, f"pair-{mistake}", world, **values)
-    if not (isinstance(number, int) and 1 <= number <= case.rounds):
-        return failure("not-a-message", "pair-not-value", case, server=src, message=repr(("value", view, key, number)))
-    right = trained(case.workers, key, number)[0]
-    if weights == right:
+    if weights == (right := trained(case.workers, key, number)[0]):
         return None
     values |= {"got": f"{weights:.6g}", "right": f"{right:.6g}"}
-    near = abs(weights - right) < 1e-9
-    if near:
-        return _failure("arrival-order", "pair-bits", world, **values)
-    found, told = _diagnosed(case.workers, key, number, weights)
-    sentence = _failure(_mistake_of_value(world, found), "pair-weights", world, **values)
-    if told:
-        first, *rest = sentence.sentence.split("\n")
-        sentence.sentence = "\n".join([_one_after_the_other([first, told]), *rest])
-    return sentence
-
-
-WAYS = ("once", "missing", "twice", "older", "older-too")
-
-
-def _diagnosed(workers: tuple[int, ...], key: str, number: int, weights: float) -> tuple[str, str]:
-    """What a server has done to come to these weights: its name, and a sentence."""
-    old, velocity = trained(workers, key, number - 1)
-    same, moving = trained(workers, key, number)
-
-    def total(base: float, speed: float) -> float:
-        return (base - weights) / RATE - MOMENTUM * speed
-
-    if any(abs(weights - trained(workers, key, other)[0]) < 1e-9 for other in range(1, ROUNDS + 1)):
-        other = next(other for other in range(1, ROUNDS + 1) if abs(weights - trained(workers, key, other)[0]) < 1e-9)
-        return "other-round", text("checks.pair-is-other-round", other=other)
-    now = [gradient(worker, key, number) for worker in workers]
-    before = [gradient(worker, key, number - 1) if number > 1 else 0.0 for worker in workers]
-    if number > 1 and abs(total(old, 0.0) - sum(now)) < 1e-6:
-        return "no-velocity", text("checks.pair-no-velocity")
-    if abs(total(same, moving) - sum(now)) < 1e-6:
-        return "round-twice", text("checks.pair-round-twice", number=number)
-    if number > 1 and abs(total(old, velocity) - sum(before)) < 1e-6:
-        return "older", text("checks.pair-round-older", other=number - 1)
-    # What each way counts of worker i: nothing, its gradient, twice that, the one before, or both.
-    parts = {"missing": (0, 0), "once": (1, 0), "twice": (2, 0), "older": (0, 1), "older-too": (1, 1)}
-    for ways in list(product(WAYS, repeat=len(workers)))[1:]:  # the first one is right
-        counted = sum(parts[way][0] * now[i] + parts[way][1] * before[i] for i, way in enumerate(ways))
-        if abs(total(old, velocity) - counted) < 1e-6:
-            odd = next(way for way in ways if way != "once")
-            who = " ".join(str(worker) for worker, way in zip(workers, ways, strict=True) if way == odd)
-            return odd, text(f"checks.pair-counts-{odd}", workers=who, other=number - 1)
-    return "", ""
-
-
-def _mistake_of_value(world: World, found: str) -> str:
-    """Which mistake makes a server count so, in such a run."""
-    schedule = world.schedule
-    if schedule == Schedule():
-        return "no-momentum" if found == "no-velocity" else "wrong-weights"
-    if not schedule.server:
-        if schedule.happens == "twice":
-            return "counts-twice"
-        return "dedupe-by-message" if schedule.happens in ("lost", "again", "late") else "wrong-weights"
-    if found == "no-velocity":
-        return "optimizer-lost"
-    if schedule.happens and _between(world):
-        return "gap"
-    if schedule.how == "late" or schedule.knows == "again":
-        return "old-view-taken"
-    return "forgets-who-counted" if found in ("", "round-twice", "other-round") else "half-round-kept"
-
-
-def _between(world: World) -> bool:
-    """Whether the message to which something happens is one between the servers."""
-    letter = world.letters[world.schedule.message - 1]
-    return {letter.src, letter.dst} == {*world.case.servers}
-
-
-# What a worker is not told.
+    before, total = trained(case.workers, key, number - 1)[0], sum(gradient(i, key, number) for i in case.workers)
+    mistake = "old-view-taken" if world.schedule.how in ("late", "paused", "cut") else "forgets-who-counted"
+    if not world.schedule.server:
+        mistake = "wrong-weights"
+    elif number > 1 and abs(weights - before + RATE * total) < 1e-9:
+        mistake = "optimizer-lost"
+    return _failure(mistake, "pair-weights", world, **values)
 
 
 def _unanswered(world: World) -> Failure | None:
-    if not world.unanswered:
+    """Return why a worker waits for ever."""
+    if not world.unanswered():
         return None
-    worker, key, number = min(world.unanswered, key=lambda each: each[2])
-    values = {"worker": worker, "key": key, "number": number}
-    first, second = world.case.servers
-    schedule, told = world.schedule, [letter for letter in world.letters if _tells(letter, key)]
+    (number, key, worker), (first, second) = min(world.unanswered()), world.case.servers
+    values, schedule = {"worker": worker, "key": key, "number": number}, world.schedule
+    told = [each for each in world.letters if each.message[0] == "value" and each.message[2] == key]
     if schedule == Schedule():
-        if all(letter.src not in world.case.servers for letter in world.letters):
-            unlike = world.case.servers != SERVERS  # the name does not tell who is the primary
-            mistake = "todo" if _untouched(world) else "never-takes-over" if unlike else "nobody-answers"
-            return failure(mistake, "pair-silent", world.case)
-        return _failure("nobody-answers", "pair-waits", world, **values)
+        silent = not any(letter.src in world.on for letter in world.letters) and first > second
+        return _failure("never-takes-over" if silent else "nobody-answers", "pair-waits", world, **values)
     if not schedule.server:
-        mistake = "counts-twice" if schedule.happens in ("twice", "again") else "sends-once"
-        mistake = mistake if _between(world) or mistake == "counts-twice" else "nobody-answers"
-        return _failure(mistake, "pair-waits", world, **values)
+        return _failure("nobody-answers", "pair-waits", world, **values)
     if schedule.server == second:
         return _failure("waits-for-the-dead", "pair-waits", world, **values)
     alone = [letter for letter in told if letter.src == first and letter.message[1] == 1]
@@ -265,34 +318,21 @@ def _unanswered(world: World) -> Failure | None:
             others = " ".join(map(str, sorted({each.dst for each in alone if each.message == letter.message})))
             values |= {"others": others, "server": second, "lost": letter.message[3]}
             return _failure(mistake, "pair-lost", world, **values)
-    if schedule.happens and _between(world):
-        return _failure("gap", "pair-waits", world, **values)
-    if schedule.how == "late" or schedule.knows == "again":
-        return _failure("old-view-taken", "pair-waits", world, **values)
-    if any(letter.message[3] == number for letter in alone):
-        mistake = "nobody-answers" if schedule.how == "lost" else "old-view-taken"
-        return _failure(mistake, "pair-waits", world, **values)
-    return _failure("forgets-who-counted" if number > 1 else "never-takes-over", "pair-waits", world, **values)
-
-
-def _tells(letter: Letter, key: str) -> bool:
-    return letter.message[:1] == ("value",) and letter.message[2:3] == (key,) and isinstance(letter.dst, int)
+    mistake = "forgets-who-counted" if number > 1 else "never-takes-over"
+    if schedule.how != "lost":
+        mistake = "old-view-taken"
+    elif any(letter.message[3] == number for letter in alone):
+        mistake = "nobody-answers"
+    return _failure(mistake, "pair-waits", world, **values)
 
 
 def _too_early(world: World, told: Letter) -> str | None:
-    """The mistake if the first primary tells weights that the backup need not have, else None.
-
-    The backup has them if it was told something after the round was complete; the primary knows that if it has heard
-    from the backup because of that.
-    """
+    """Return the mistake if the first primary tells weights before the backup has sent anything about them."""
     key, number = told.message[2:4]
     first, second = world.case.servers
     pushes = [each for each in world.letters if each.dst == first and each.message[3:5] == (key, number)]
     arrived = [each for each in pushes if each.arrived is not None and each.arrived <= told.sent]
     complete = max(min(each.arrived for each in arrived if each.src == i) for i in {each.src for each in arrived})
-    answer = told.because
-    if answer is not None and answer.src == second:
-        return "any-ack" if answer.because is None or answer.because.sent < complete else None
     if any(each.src == second and each.sent >= complete and each.arrived for each in world.letters[: told.number]):
         return None
     asked = [each for each in arrived if each.src == told.dst]
@@ -300,113 +340,44 @@ def _too_early(world: World, told: Letter) -> str | None:
 
 
 def _asked_again(world: World) -> Failure | None:
-    """Where nothing is lost, nobody has to say anything twice."""
-    if world.times and world.schedule.happens in ("", "twice", "again") and not world.schedule.server:
+    """Return what is wrong if a worker had to push twice although nothing was lost."""
+    if world.times and world.schedule.happens != "lost" and not world.schedule.server:
         return _failure("nobody-answers", "pair-repeats", world)
     return None
 
 
-def _untouched(world: World) -> bool:
-    code = getattr(world.on[world.case.servers[0]], "__code__", None)
-    return code is not None and not (code.co_names or code.co_freevars)
-
-
-def _fault_free(case: PairCase, answer: Callable) -> World:
-    """The run in which nothing fails, twice: of the first one nothing may be left, as of servers that have died."""
-    one, other = (call(case, answer, *case.servers, list(case.workers), _unheard) for _ in range(2))
-    if shared_names(one, other, case.keys):
-        raise failure("shared-memory", "pair-shared", case)
-    world = play(case, answer, Schedule())
-    try:
-        play(case, answer, Schedule())
-    except Failure:
-        raise failure("shared-memory", "pair-shared", case) from None
-    return world
-
-
 def _unheard(to: Hashable, message: tuple) -> None:
-    """Where messages go before the first run."""
-
-
-# What it costs.
-
-
-def _require_few_numbers(case: PairCase, answer: Callable) -> None:
-    """Between the servers no more than all gradients, and a state for each sum."""
-    world, sums = play(replace(case, keys=MANY_KEYS), answer, Schedule()), len(MANY_KEYS) * ROUNDS
-    got = [number for letter in world.letters if letter.dst == case.servers[1] for number in numbers_in(letter.message)]
-    gradients = {letter.message[-1] for letter in world.letters if letter.src in case.workers}
-    others = sum(number not in gradients for number in got)
-    if others > 2 * sums or len(got) > (case.n + 2) * sums:
-        values = {"gradients": len(got) - others, "others": others, "pushes": case.n * sums, "enough": 2 * sums}
-        raise failure("copies-everything", "pair-numbers", case, sums=sums, **values)
-
-
-def _require_little_kept(case: PairCase, answer: Callable) -> None:
-    """What a server keeps does not grow with the number of rounds."""
-    sizes = []
-    for rounds in LONG:
-        world = play(replace(case, keys=case.keys[:1], rounds=rounds), answer, Schedule())
-        sizes.append({server: size_kept(world.on[server], without=[world]) for server in case.servers})
-    for server in case.servers:
-        few, many = (each[server] for each in sizes)
-        if many > few + SLACK:
-            sizes = {"few": size_text(few), "many": size_text(many)}
-            raise failure("grows", "pair-grows", case, server=server, first=LONG[0], last=LONG[1], **sizes)
-
-
-# What is told.
+    """Take messages before the first run."""
 
 
 def _failure(mistake: str, sentence: str, world: World, **values: object) -> Failure:
-    """The Failure, what failed in this run, and the last messages."""
-    told = failure(mistake, sentence, world.case, **values)
-    told.sentence += f"\n{text('checks.pair-schedule', schedule=_said(world))}"
+    """Return the Failure, what went wrong in this run, and the last messages."""
+    found = failure(mistake, sentence, world.case, **values)
     lines, said = [], set()
     for letter in world.letters:
         push = letter.message[:2] + letter.message[3:] if letter.src not in world.case.servers else letter.number
         if letter.arrived is not None and (letter.src, push) not in said:  # what workers only repeat is left out
             said.add((letter.src, push))
-            lines.append(f"{letter.src} → {letter.dst}: {shown(letter.message)}")
-    told.sentence += "\n" + text("checks.pair-last", messages=" · ".join(lines[-SHOWN:]))
-    return told
-
-
-def shown(message: object) -> str:
-    """A message with its numbers cut short.
-
-    >>> shown(("value", 1, "w", 2, -1.23456789))
-    "('value', 1, 'w', 2, -1.235)"
-    """
-    if isinstance(message, float):
-        return f"{message:.4g}"
-    if isinstance(message, tuple):
-        return f"({', '.join(map(shown, message))}{',' * (len(message) == 1)})"
-    if isinstance(message, dict):
-        return "dict(…)"
-    return repr(message)[:80]
+            lines.append(f"{letter.src} → {letter.dst}: {letter.message!r:.80}")
+    found.sentence += f"\n{text('checks.pair-schedule', schedule=_said(world))}"
+    found.sentence += "\n" + text("checks.pair-last", messages=" · ".join(lines[-SHOWN:]))
+    return found
 
 
 def _said(world: World) -> str:
-    """The schedule, in the reader's language."""
-    schedule, said = world.schedule, []
-    if schedule.message and schedule.message <= len(world.letters):
+    """Return the schedule, in the reader's language."""
+    schedule = world.schedule
+    if schedule.message:
         letter = world.letters[schedule.message - 1]
-        values = {"at": letter.number, "src": letter.src, "dst": letter.dst, "message": shown(letter.message)}
-        said.append(text(f"checks.pair-message-{schedule.happens}", **values))
-    if schedule.server:
-        sent = [letter for letter in world.letters if letter.src == schedule.server][: schedule.after]
-        what = schedule.how if schedule.how in ("paused", "cut") else "crashes"
-        values = {"server": schedule.server}
-        if sent:
-            values |= {"at": sent[-1].number, "dst": sent[-1].dst, "message": shown(sent[-1].message)}
-        said.append(text(f"checks.pair-{what}{'' if sent else '-first'}", **values))
-        if schedule.how == "late":
-            said.append(text("checks.pair-arrives-late", server=schedule.server))
-        if schedule.knows:
-            said.append(text(f"checks.pair-{schedule.knows}-last"))
-    return _one_after_the_other(said or [text("checks.pair-nothing")])
-
-
-def _one_after_the_other(sentences: list[str]) -> str:
-    return reduce(lambda first, then: text("checks.pair-then", first=first, then=then), sentences)
+        values = {"at": letter.number, "src": letter.src, "dst": letter.dst, "message": repr(letter.message)[:80]}
+        return text(f"checks.pair-message-{schedule.happens}", **values)
+    if not schedule.server:
+        return text("checks.pair-nothing")
+    sent = [letter for letter in world.letters if letter.src == schedule.server][: schedule.after]
+    what, values = schedule.how if schedule.how in ("paused", "cut") else "crashes", {"server": schedule.server}
+    if sent:
+        values |= {"at": sent[-1].number, "dst": sent[-1].dst, "message": repr(sent[-1].message)[:80]}
+    said = text(f"checks.pair-{what}{'' if sent else '-first'}", **values)
+    if schedule.how != "late":
+        return said
+    return text("checks.pair-then", first=said, then=text("checks.pair-arrives-late", server=schedule.server))
