@@ -6,7 +6,7 @@ d2lps.speak("en")
 # %% opening
 d2lps.opening("05")
 
-# %% imports
+# %% ready
 import math
 
 import torch
@@ -18,7 +18,6 @@ from d2lps import table, train, watch
 
 digits = train.digits()
 
-# %% ready
 def tell(name):
     return lambda weight: print(name, tuple(weight.shape))
 
@@ -111,6 +110,7 @@ except cluster.ClusterError as error:
 
 import time
 from functools import partial
+from itertools import pairwise
 
 import torch.distributed as dist
 
@@ -121,40 +121,51 @@ def deep_net():
 def overlapped(steps=8):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    X, send = torch.randn(2048, 256), partial(dist.all_reduce, async_op=True)
+    X, ready, sent, now = torch.randn(2048, 256), [], [], time.perf_counter
+
+    def send(flat):
+        work = dist.all_reduce(flat, async_op=True)
+        sent.append((now(), work.get_future().then(lambda _: now())))
+        return work
+
     total = sum(weight.nbytes for weight in deep_net().parameters())
     ways = {"backward": (-1, 0), "sending": (-1, total), "1 bucket": (-1, total),
             "6 buckets": (-1, total // 6), "layer 1 first": (1, total // 6)}
     nets, times = {way: deep_net() for way in ways}, {way: [] for way in ways}
     buckets = {way: train.Buckets([*nets[way].parameters()][::order], nbytes, send)
                for way, (order, nbytes) in ways.items() if nbytes}
+    for net in nets.values():
+        for layer in net:
+            layer.weight.register_post_accumulate_grad_hook(lambda _: ready.append(now()))
     for way in [*ways] * steps:
         nets[way].zero_grad()
         loss = nets[way](X).square().mean()
+        ready.clear(), sent.clear()
         dist.barrier()
-        start = time.perf_counter()
+        start = now()
         loss.backward()
         if way in buckets:
             buckets[way].wait()
         if way == "sending":
             flat = torch.zeros(total // 4)
             dist.barrier()
-            start = time.perf_counter()
+            start = now()
             send(flat).wait()
-        times[way].append(time.perf_counter() - start)
-    return {way: (min(times[way]), [weight.grad for weight in nets[way].parameters()])
+        times[way].append((now() - start, [each - start for each in ready],
+                           [(each - start, end.wait() - start) for each, end in sent]))
+    return {way: (*min(times[way]), [weight.grad for weight in nets[way].parameters()])
             for way in ways}
 
 found = two.run(overlapped)[0] if two else None
 
 def overlap_rows():
     backward, sending = found["backward"][0], found["sending"][0]
-    one = found["1 bucket"][1]
+    one = found["1 bucket"][-1]
     ready = [backward * (i + 1) / 6 for i in range(6)]
     formula = {"1 bucket": finish([backward], [1], 0, 1 / sending),
                "6 buckets": finish(ready, [1] * 6, 0, 6 / sending),
                "layer 1 first": finish(ready[::-1], [1] * 6, 0, 6 / sending)}
-    for way, (seconds, gradients) in found.items():
+    for way, (seconds, *_, gradients) in found.items():
         hidden = 1 - (seconds - backward) / sending
         yield [way, show_seconds(seconds),
                show_seconds(formula[way]) if way in formula else "–",
@@ -163,6 +174,27 @@ def overlap_rows():
 
 table("way", "measured", "formula-time", "hidden", "same-bits",
       rows=overlap_rows() if two else [])
+
+# %% passes
+def bars(axes, y, color, ends, starts, layers):
+    for end, start, layer in zip(ends, starts, layers):
+        axes.barh(y, 1e3 * (end - start), left=1e3 * start, color=color, edgecolor="white")
+        axes.text(500 * (start + end), y, layer, color="white", ha="center", va="center")
+
+def passes(layers):
+    figure, all_axes = pyplot.subplots(len(layers), figsize=(5, 4), sharex=True)
+    for axes, way in zip(all_axes, layers):
+        _, ready, sent, _ = found[way]
+        ends = [end for _, end in sent]
+        bars(axes, 1, "C1", ready, [0, *ready], "654321")
+        bars(axes, 0, "C2", ends, map(max, [0, *ends], [at for at, _ in sent]), layers[way])
+        axes.set(title=way, yticks=[0, 1], yticklabels=["→", "∇"])
+    axes.set_xlabel("ms")
+    figure.tight_layout()
+    pyplot.close(figure)
+    return figure
+
+passes({"1 bucket": ["6 – 1"], "6 buckets": "654321", "layer 1 first": "123456"}) if two else "–"
 
 # %% ddp
 from torch.nn.parallel import DistributedDataParallel

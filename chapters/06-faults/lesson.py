@@ -12,7 +12,7 @@ from random import Random
 
 import torch
 
-from d2lps import d2l, kvstore, table, train
+from d2lps import d2l, draw, kvstore, table, train
 from d2lps.train import by_store
 
 digits = train.digits()
@@ -70,6 +70,7 @@ class Watcher:
 def watched(trouble, timeout):
     net, watcher, changes = Network(seed=1), Watcher(timeout), []
     net.nodes |= {"server": watcher, "watcher": watcher}
+    net.record(lambda name, node, now: "suspects" * (name == "watcher" and node.suspects(now)))
 
     def beat():
         if "server" in net.nodes and not net.paused("server"):
@@ -85,7 +86,7 @@ def watched(trouble, timeout):
     look()
     net.after(2.0, trouble, net)
     net.run(until=10.0)
-    return " → ".join(f"{seconds:.1f}" for seconds in changes) or "–"
+    return net, " → ".join(f"{seconds:.1f}" for seconds in changes) or "–"
 
 # %% watched
 def delay(net):
@@ -97,8 +98,12 @@ troubles = {"crash": lambda net: net.crash("server"),
             "delay": delay,
             "wrong": lambda net: None}
 table("timeout-of", 0.3, 1, 3, rows=[
-    [name, *(watched(trouble, timeout) for timeout in (0.3, 1, 3))]
+    [name, *(watched(trouble, timeout)[1] for timeout in (0.3, 1, 3))]
     for name, trouble in troubles.items()])
+
+# %% silence
+paused, _ = watched(troubles["pause"], timeout=0.3)
+draw(paused, at=(1.6, 3.2))
 
 # %% guess-alarms
 patience = d2lps.predict("alarms", {"false alarms": ""})

@@ -11,7 +11,7 @@ from collections import Counter
 
 import torch
 
-from d2lps import kvstore, table, train, watch
+from d2lps import draw, kvstore, table, train, watch
 from d2lps.simulate import Network
 from d2lps.train import by_store
 
@@ -280,12 +280,13 @@ class Patient(Worker):
             self.number += 1
             self.net.after(0.05, self.push)
 
-def split(kind, seconds):
+def halves(kind, seconds):
     net = Network(seed=1)
-    a, b = kind(net, "a", "b"), kind(net, "b", "a")
+    servers = kind(net, "a", "b"), kind(net, "b", "a")
     workers = [Patient(net, rank, pushes=9) for rank in range(2)]
-    net.nodes |= {"a": a, "b": b, "w0": workers[0], "w1": workers[1],
+    net.nodes |= {"w0": workers[0], "a": servers[0], "b": servers[1], "w1": workers[1],
                   "register": ViewRegister(net)}
+    net.record(lambda name, node, now: "primary" * (node in servers and node.seen[1] == name))
 
     def cut():
         for one in ("a", "w0"):
@@ -295,11 +296,16 @@ def split(kind, seconds):
 
     net.after(0.3, cut)
     net.run(until=seconds)
-    return [kind.__name__, f"{seconds} s", *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in (a, b)),
-            sum(s.seen[1] == s.name for s in (a, b)), sum(w.number - 1 for w in workers)]
+    return net, [kind.__name__, f"{seconds} s",
+                 *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in servers),
+                 sum(s.seen[1] == s.name for s in servers), sum(w.number - 1 for w in workers)]
 
 table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=[
-    split(kind, seconds) for kind in (Member, Asks) for seconds in (3, 6)])
+    halves(kind, seconds)[1] for kind in (Member, Asks) for seconds in (3, 6)])
+
+# %% split-picture
+net, _ = halves(Member, seconds=3)
+draw(net, at=(0.2, 1.1))
 
 # %% guess-majority
 enough = d2lps.predict("majority", {"3": "", "4": "", "5": ""})
@@ -359,6 +365,9 @@ table("way", "change", "other-primary", "not-there-yet", "to-copy", rows=[
     [name, change, *(f"{part:.0f}%" for part in moved(owners, five, after))]
     for name, owners in ways.items()
     for change, after in (("5 → 4", without), ("5 → 6", more))])
+
+# %% rings
+draw((kvstore.Placement(five, virtual=8), kvstore.Placement(without, virtual=8)))
 
 # %% flipped
 def flip(numbers):
@@ -433,6 +442,10 @@ class Raft:
         self.term, self.voted, self.votes, self.leads, self.waits = 0, None, set(), False, 0
         self.wait()
 
+    def role(self):
+        stands = self.voted == self.name
+        return "leader" if self.leads else "candidate" if stands else "follower"
+
     def wait(self):
         self.waits += 1
         self.net.after(self.net.random.uniform(0.15, 0.3), self.stand, self.waits)
@@ -476,6 +489,7 @@ def elect(names, seed=0):
     net, said = Network(seed), []
     for name in names:
         net.nodes[name] = Raft(net, name, [each for each in names if each != name], said)
+    net.record(lambda name, node, now: f"{node.role()} {node.term}")
     net.run(until=1.0)
     net.crash(said[-1][1])
     net.run(until=2.0)
@@ -486,12 +500,15 @@ def elect(names, seed=0):
     net.run(until=2.9)
     lead = {name: node.term for name, node in net.nodes.items() if node.leads}
     net.run(until=4.0)
-    return said, lead, {name: node.term for name, node in net.nodes.items() if node.leads}
+    return net, said, lead, {name: node.term for name, node in net.nodes.items() if node.leads}
 
-said, during, after = elect("abcde")
+election, said, during, after = elect("abcde")
 for seconds, name, term in said:
     print(f"{seconds:.2f} s  {name}  {term}")
 print(during, after)
+
+# %% raft-picture
+draw(election, at=(0.95, 1.35))
 
 # %% ranks
 ranks = d2lps.ranks(2)

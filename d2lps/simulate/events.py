@@ -86,8 +86,12 @@ class Events:
             self.now, _, function, arguments = heappop(waiting)
             self.count += 1
             function(*arguments)
+            self._happened()
         if until < math.inf:
             self.now = max(self.now, until)
+
+    def _happened(self) -> None:
+        """Look at the world after an event; a plain world has nothing to look at."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,43 @@ class Delivery(NamedTuple):
     message: Any
 
 
+class Trouble(NamedTuple):
+    """A pause of a node, or a cut between two nodes. A later one of the same nodes replaces what is left of it.
+
+    Parameters
+    ----------
+    start, end : float
+        Virtual seconds.
+    src : hashable
+        The node that is paused, or whose messages are cut off.
+    dst : hashable or None
+        The node that they do not reach; None for a pause.
+    """
+
+    start: float
+    end: float
+    src: Hashable
+    dst: Hashable = None
+
+
+class State(NamedTuple):
+    """What a node became, until its next state or its death.
+
+    Parameters
+    ----------
+    start : float
+        Virtual seconds.
+    node : hashable
+        Its name.
+    state : str
+        Words such as ``"leader 2"``; empty if nothing is to be said about it.
+    """
+
+    start: float
+    node: Hashable
+    state: str
+
+
 class Network(Events):
     """Nodes that exchange messages, which may be late, lost or doubled, and may overtake one another.
 
@@ -155,6 +196,10 @@ class Network(Events):
         Name → node.
     deliveries : list of Delivery or None
         Every message since ``record()`` was called.
+    states : list of State
+        What each node was since ``record()`` was called.
+    troubles : list of Trouble
+        All pauses and cuts.
     deaths : list of (float, hashable)
         Virtual seconds and names of the nodes that crashed.
 
@@ -176,10 +221,44 @@ class Network(Events):
         self.faults, self.nodes, self.deliveries, self.deaths = faults, {}, None, []
         self._paused: dict[Hashable, float] = {}
         self._cut: dict[tuple[Hashable, Hashable], float] = {}
+        self.states: list[State] = []
+        self.troubles: list[Trouble] = []
+        self._state, self._last = None, {}
 
-    def record(self) -> None:
-        """Record every message from now on in ``deliveries``."""
-        self.deliveries = []
+    def record(self, state: "Callable[[Hashable, Any, float], str] | None" = None) -> None:
+        """Record from now on every message in ``deliveries`` and the states of nodes in ``states``; see :func:`draw`.
+
+        Parameters
+        ----------
+        state : callable, optional
+            ``state(name, node, now)`` returns the state of a node, such as ``"leader 2"``. It is asked after every
+            event. The default is an empty state.
+
+        Examples
+        --------
+        >>> class Counter:
+        ...     count = 0
+        ...     def receive(self, src, message, now):
+        ...         self.count += message
+        >>> net = Network(seed=1)
+        >>> net.nodes["b"] = Counter()
+        >>> net.record(lambda name, node, now: f"has {node.count}")
+        >>> net.send("a", "b", 5)
+        >>> net.run()
+        >>> [state for _, _, state in net.states]
+        ['has 0', 'has 5']
+        """
+        self.deliveries, self.states, self._last, self._state = [], [], {}, state
+        self._happened()
+
+    def _happened(self) -> None:
+        if self.deliveries is None:
+            return
+        for name, node in self.nodes.items():
+            state = self._state(name, node, self.now) if self._state else ""
+            if self._last.get(name) != state:
+                self._last[name] = state
+                self.states.append(State(self.now, name, state))
 
     def send(self, src: Hashable, dst: Hashable, message: Any) -> None:
         """Send a message; chance decides if and when it arrives.
@@ -212,6 +291,7 @@ class Network(Events):
             Virtual seconds from now.
         """
         self._paused[node] = self.now + seconds
+        self.troubles.append(Trouble(self.now, self.now + seconds, node))
 
     def cut(self, src: Hashable, dst: Hashable, seconds: float) -> None:
         """Lose messages from ``src`` to ``dst``, but not those in the other direction.
@@ -224,6 +304,7 @@ class Network(Events):
             Virtual seconds from now.
         """
         self._cut[src, dst] = self.now + seconds
+        self.troubles.append(Trouble(self.now, self.now + seconds, src, dst))
 
     def is_cut(self, src: Hashable, dst: Hashable) -> bool:
         """Return True while messages from ``src`` to ``dst`` are cut.
@@ -254,6 +335,7 @@ class Network(Events):
             The removed node.
         """
         self._paused.pop(node, None)
+        self._last.pop(node, None)
         self.deaths.append((self.now, node))
         return self.nodes.pop(node)
 

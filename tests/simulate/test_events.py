@@ -92,3 +92,28 @@ def test_it_is_known_who_died_when():
     net.after(0.5, net.crash, "b")
     net.run()
     assert net.deaths == [(0.5, "b")] and [*net.nodes] == ["a"]
+
+
+def test_a_record_has_every_change_of_a_state_and_every_trouble():
+    net, node = Network(seed=1), Kept()
+    net.nodes["b"] = node
+    net.cut("a", "b", 0.5)
+    net.record(lambda name, node, now: f"{name} {len(node.came)}")
+    for at in (0.1, 1.0, 2.0):
+        net.after(at, net.send, "a", "b", at)
+    net.after(3.0, net.pause, "b", 1.0)
+    net.after(5.0, net.crash, "b")
+    net.after(6.0, net.nodes.update, {"b": node})
+    net.run()
+    assert [(state.node, state.state) for state in net.states] == [("b", f"b {count}") for count in (0, 1, 2, 2)]
+    arrived = [each.end for each in net.deliveries if each.end is not None]
+    assert [state.start for state in net.states] == [0.0, *arrived, 6.0]
+    assert net.troubles == [(0.0, 0.5, "a", "b"), (3.0, 4.0, "b", None)]
+
+
+def test_what_is_not_recorded_is_not_asked_for():
+    net = Network()
+    net.nodes["b"] = Kept()
+    net.send("a", "b", 1)
+    net.run()
+    assert (net.states, net.deliveries) == ([], None)

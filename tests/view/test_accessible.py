@@ -5,6 +5,7 @@ import itertools
 import pytest
 from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
+from helpers.networks import troubled
 from helpers.traces import PLANS, measured, names, predicted
 
 from d2lps import (
@@ -76,6 +77,7 @@ SHOWN = {
     "ring": lambda: watch(predicted("pairs, ring", 5)),
     "store": lambda: watch(measured(PLANS["servers"])),
     "still": lambda: str(draw(predicted("pcie, sharded", 4))),
+    "network": lambda: str(draw(troubled(), at=(0, "40 ms"))),
     "topology": lambda: str(draw(pcie_server(4))),
     "explore": lambda: explore()._repr_mimebundle_()["text/html"],
     "before": lambda: prediction(None),

@@ -2,7 +2,8 @@
 
 Each node shows its buffer, with a cell per key. A cell has a slot per worker, filled with that worker's color once the
 sum contains its gradient. A frame around a cell marks a complete sum, hatching marks new weights. A schedule, or a
-trace of one, is a table of lanes instead: ``lanes.py``.
+trace of one, is a table of lanes instead: ``lanes.py``. A recorded network is a row per node with arrows between them:
+``space_time.py``.
 """
 
 from collections import Counter
@@ -14,33 +15,39 @@ from d2lps.algorithms.placement import Placement
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.schedule import Schedule
+from d2lps.simulate import Network
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
-from d2lps.view.drawing.hash_ring import hash_ring
+from d2lps.view.drawing.hash_ring import hash_ring, moved, two_rings
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.space_time import messages, space_time
 from d2lps.view.drawing.still import still
 from d2lps.view.drawing.topology_picture import topology_picture
 
-MOST_NODES, MOST_EVENTS = 64, 20_000
+MOST_NODES, MOST_EVENTS, MOST_MESSAGES = 64, 20_000, 500
 
 
 class DrawingError(Brief, ValueError):
     """A value that cannot be drawn; the sentence names the values that can."""
 
 
-def draw(what: "Trace | Schedule | Topology | Placement", at: "float | str | None" = None) -> "Drawing":
-    """Draw a trace at one moment, a schedule, a topology, or a placement of keys.
+def draw(
+    what: "Trace | Schedule | Topology | Placement | tuple[Placement, Placement] | Network",
+    at: "float | str | tuple | None" = None,
+) -> "Drawing":
+    """Draw a trace at one moment, a schedule, a topology, a placement of keys, or the messages of a network.
 
     Parameters
     ----------
-    what : Trace, Schedule, Topology or Placement
-        A measured or predicted run, the table of a schedule by its slots, the nodes and links of a host, or the ring of
-        hashes with the part of each server.
-    at : float or str, optional
+    what : Trace, Schedule, Topology, Placement, pair of Placement, or Network
+        A measured or predicted run, the table of a schedule by its slots, the nodes and links of a host, the ring of
+        hashes with the part of each server, what moves on it between two placements, or a network of
+        :mod:`d2lps.simulate` that has recorded a run.
+    at : float, str or tuple, optional
         The moment of a trace: seconds, or a time such as ``"7.5 ms"``. The default is the moment with most messages
         under way (of several such moments the middle one); in the trace of a schedule it is the whole, with the peaks
-        of memory.
+        of memory. For a network, the first and the last moment of the picture; the default is the whole run.
 
     Returns
     -------
@@ -66,6 +73,13 @@ def draw(what: "Trace | Schedule | Topology | Placement", at: "float | str | Non
         return Drawing(lambda: topology_picture(what), what.name)
     if isinstance(what, Placement):
         return Drawing(lambda: hash_ring(what), f"{len(what.servers)} servers")
+    if isinstance(what, tuple | list) and len(what) == 2 and all(isinstance(each, Placement) for each in what):
+        before, after = what
+        return Drawing(lambda: two_rings(before, after), f"{moved(before, after):.1%} of the ring moves")
+    if isinstance(what, Network):
+        start, end = _span(what, at)
+        moments = f"{units.show_seconds(start)} – {units.show_seconds(end)}"
+        return Drawing(lambda: space_time(what, start, end), f"{len(messages(what, start, end))} messages, {moments}")
     if isinstance(what, Schedule):
         _require_drawable("draw", len(what.nodes), len(what.acts))
         return Drawing(lambda: still(Lanes.of_slots(what)), repr(what))
@@ -85,6 +99,21 @@ def require_trace(trace: object, name: str) -> Trace:
         raise DrawingError(text("draw.not-a-trace", name=name, given=type(trace).__name__))
     _require_drawable(name, _most(trace.topology), len(trace.events))
     return trace
+
+
+def _span(net: Network, at: object) -> tuple[float, float]:
+    """Return the first and the last second of a picture of a network, or raise DrawingError."""
+    if net.deliveries is None:
+        raise DrawingError(text("draw.not-recorded", name="draw"))
+    if at is not None and not (isinstance(at, tuple | list) and len(at) == 2):
+        raise DrawingError(text("draw.span", at=repr(at)))
+    start, end = (0.0, net.now) if at is None else map(units.seconds, at)
+    if not start < end:
+        raise DrawingError(text("draw.span", at=repr((start, end) if at is None else at)))
+    _require_drawable("draw", len({state.node for state in net.states}))
+    if (number := len(messages(net, start, end))) > MOST_MESSAGES:
+        raise DrawingError(text("draw.too-many-messages", number=number, most=MOST_MESSAGES))
+    return start, end
 
 
 def _most(topology: Topology) -> int:

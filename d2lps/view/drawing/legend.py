@@ -90,7 +90,14 @@ def draw_legend(
     scenes: Sequence[Scene], x: float, y: float, room: float, letter: float, columns: int = 1
 ) -> tuple[str, float]:
     """Return the legend from (x, y) on, at most ``room`` broad, and its height; ``letter`` is the width of a letter."""
-    parts, ends, entries = [], [y], marks(scenes)
+    return draw_entries(marks(scenes), x, y, room, letter, columns)
+
+
+def draw_entries(
+    entries: Sequence[tuple[str, str]], x: float, y: float, room: float, letter: float, columns: int = 1
+) -> tuple[str, float]:
+    """Return a legend of (mark, meaning) like :func:`draw_legend`."""
+    parts, ends = [], [y]
     long = -(-len(entries) // columns)
     for i, (mark, sentence) in enumerate(entries):
         if i and i % long == 0:
