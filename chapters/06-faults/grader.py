@@ -30,8 +30,6 @@ EXERCISES = {
             "takes-back",
             "misses-dead",
             "suspects-living",
-            "counts-messages",
-            "counts-calls",
             "wall-clocks",
             "before-first",
             "never-forgives",
@@ -39,7 +37,6 @@ EXERCISES = {
             "waits-for-end",
             "one-timer",
             "own-pause",
-            "no-pause",
         ),
     ),
     "interval": Exercise(

@@ -24,29 +24,15 @@ SHOWN = 18  # events that are told before the one at which a mistake was seen
 
 
 class Trouble(NamedTuple):
-    """What goes wrong in a run.
+    """What goes wrong: a message, by its number, is ``"lost"``, comes ``"twice"`` or ``"again"`` a round later.
 
-    Parameters
-    ----------
-    message, happens : int, str
-        The number of a message, counted from 1, and what happens to it: ``"lost"``, ``"twice"`` or ``"again"`` (once
-        more, a round later).
-    crash, told : int, bool
-        After how many times of storing or sending the server crashes, and whether what it has sent still arrives.
+    Or the server crashes after so many times of storing or sending; ``told`` is whether what it sent still arrives.
     """
 
     message: int = 0
     happens: str = ""
     crash: int = 0
     told: bool = True
-
-
-class Push(NamedTuple):
-    """What a worker pushes for a key, for the ``number``-th time."""
-
-    worker: int
-    key: str
-    number: int
 
 
 @dataclass(frozen=True)
@@ -106,13 +92,9 @@ class Disk:
 class Once:
     """A run of an answer: workers push each key again and again, and wait for the answer before they go on.
 
-    Attributes
-    ----------
-    stores : bool
-        Whether the answer stores anything where nothing goes wrong.
-    story : list
-        What happened, in order: ``("push", worker, id, key, number, gradient)``, ``("put", name)``,
-        ``("send", worker, key, number, total)``, ``("lost",)`` after an answer that is, and ``("crash",)``.
+    ``story`` is what happened: ``("push", worker, id, key, number, gradient)``, ``("put", name)``, ``("send", worker,
+    key, number, total)``, ``("lost",)`` after an answer that is, and ``("crash",)``. ``stores`` is whether the answer
+    stores anything where nothing goes wrong.
     """
 
     def __init__(self, case: OnceCase, answer: Callable, trouble: Trouble, stores: bool = True):
@@ -142,7 +124,7 @@ class Once:
                     self._push(*at)
         if self.failed is None and self.waits:
             worker, key = min(self.waits, key=self.waits.get)
-            self.failed = _silent(self, Push(worker, key, self.waits[worker, key]))
+            self.failed = _silent(self, worker, key, self.waits[worker, key])
         if self.failed:
             raise self.failed
         return self
@@ -267,20 +249,20 @@ def _answer(world: Once, worker: object, key: object, number: object, total: obj
         return _failure(mistake, "once-twice", world, **values)
     for who, at in ((worker, number), *sorted(world.seen[key])):
         if (who, at) not in counts:
-            mistake = _mistake_of_lost(world, Push(who, key, at), own=(who, at) == (worker, number))
+            mistake = _mistake_of_lost(world, (who, key, at), own=(who, at) == (worker, number))
             return _failure(mistake, "once-lost", world, **values, who=who, at=at)
     return None
 
 
-def _mistake_of_lost(world: Once, push: Push, own: bool) -> str:
+def _mistake_of_lost(world: Once, push: tuple[int, str, int], own: bool) -> str:
     """Return why a push is not in a total, the one that is answered itself or another that is known to count."""
     story = world.story
     if ("crash",) not in story:
-        pushed = [Push(event[1], *event[3:5]) for event in story if event[0] == "push"]
-        before = pushed[: pushed.index(push)] if own else []
-        if any(each.worker == push.worker and each.key != push.key and each.number >= push.number for each in before):
+        pushed, (worker, key, number) = [(event[1], *event[3:5]) for event in story if event[0] == "push"], push
+        before = [each for each in pushed[: pushed.index(push)] if own and each[2] >= number]
+        if any(each[0] == worker and each[1] != key for each in before):
             return "one-count-for-all-keys"
-        if any(each.key == push.key and each.number >= push.number for each in before):
+        if any(each[1] == key for each in before):
             return "one-count-for-all-workers"
         return "wrong-sum" if own or not world.trouble.message else "old-total"
     if not world.stores:
@@ -293,11 +275,11 @@ def _mistake_of_lost(world: Once, push: Push, own: bool) -> str:
     return "count-without-value"
 
 
-def _silent(world: Once, push: Push) -> Failure:
+def _silent(world: Once, worker: int, key: str, number: int) -> Failure:
     code = getattr(world.on, "__code__", None)
     if all(event[0] != "send" for event in world.story) and code and not (code.co_names or code.co_freevars):
         return failure("todo", "once-silent", world.case)
-    return _failure("answers-once", "once-waits", world, **push._asdict())
+    return _failure("answers-once", "once-waits", world, worker=worker, key=key, number=number)
 
 
 def _require_little_kept(case: OnceCase, answer: Callable) -> None:

@@ -24,16 +24,11 @@ SHOWN = 8  # messages that are told before the one at which a mistake was seen
 
 
 class Schedule(NamedTuple):
-    """What goes wrong in a run.
+    """What goes wrong: a message from or to a worker, by its number, is ``"lost"`` or comes ``"twice"``.
 
-    Parameters
-    ----------
-    message, happens : int, str
-        The number of a message from or to a worker, counted from 1, that is ``"lost"`` or comes ``"twice"``.
-    server, after, how : str, int, str
-        Which server fails, after how many of its messages, and how: ``"lost"`` is a crash that takes with it what is on
-        the way to the other server, after a ``"late"`` one that arrives in the next view. A ``"paused"`` server goes
-        on in the next view, and a ``"cut"`` one neither reaches nor hears the other.
+    Or a server fails after so many of its messages. ``"lost"`` is a crash that takes with it what is on the way to the
+    other server, after a ``"late"`` one that arrives in the next view. A ``"paused"`` server goes on in the next view,
+    and a ``"cut"`` one neither reaches nor hears the other.
     """
 
     message: int = 0
@@ -77,11 +72,7 @@ def gradient(worker: int, key: str, number: int) -> float:
 
 @cache
 def trained(workers: tuple[int, ...], key: str, number: int) -> tuple[float, float]:
-    """Return the weights and the velocity of a key after so many rounds.
-
-    >>> trained((0, 1), "w", 1)[0] == -0.1 * (gradient(0, "w", 1) + gradient(1, "w", 1))
-    True
-    """
+    """Return the weights and the velocity of a key after so many rounds."""
     if not number:
         return 0.0, 0.0
     weights, velocity = trained(workers, key, number - 1)

@@ -5,7 +5,6 @@ A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistak
 
 import bisect
 import hashlib
-import random
 
 # ---- fault-tolerance
 
@@ -88,9 +87,6 @@ def hashing(keys, hosts, replicas):
     return copies
 
 
-# What learners write instead. Each answer does one thing wrong.
-
-
 class Pair:
     """The same pair in pieces, so that one of them can be wrong."""
 
@@ -161,18 +157,6 @@ class TellsAtOnce(Pair):
         self.answer(key, who)
 
 
-class CopiesTheRoundBefore(TellsAtOnce):
-    """The new weights travel when the next round begins."""
-
-    def push(self, worker, view, id, key, number, gradient):
-        if key in self.done and number == self.done[key][0] + 1:
-            super().hand_on(key)
-        super().push(worker, view, id, key, number, gradient)
-
-    def hand_on(self, key):
-        pass
-
-
 class CopiesNoRound(Pair):
     def copy(self, sender, view, key, state):
         super().copy(sender, view, key, (self.done.get(key, (0,))[0], *state[1:]))
@@ -191,15 +175,6 @@ class AnswersInEveryView(Pair):
         super().hear(view, members)
         for key in self.done:
             self.answer(key, self.workers)
-
-
-class NeverDeposed(Pair):
-    """Once primary, always primary."""
-
-    def hear(self, view, members):
-        super().hear(view, (self.me,) if self.members[:1] == (self.me,) else members)
-        for key in self.done:
-            self.tell(key, self.workers)
 
 
 class TakesWhatever(Pair):
@@ -221,13 +196,6 @@ class PatienceEnds(Pair):
         self.asked += 1
         if self.asked > 2 * len(self.workers) and not self.alone():
             self.members = (self.me,)
-        super().again(worker, key)
-
-
-class ViewOfItsOwn(Pair):
-    def again(self, worker, key):
-        if self.safe.get(key, 0) < self.done[key][0]:
-            self.view, self.members = self.view + 1, (self.me,)
         super().again(worker, key)
 
 
@@ -264,39 +232,11 @@ class Averages(Pair):
 class TalksForEver(Pair):
     def has(self, sender, view, key, number):
         self.send(self.peer, ("has", view, key, number))
-        super().has(sender, view, key, number)
-
-
-class AsksItself(Pair):
-    def hand_on(self, key):
-        self.send(self.me, ("copy", self.view, key, self.done[key]))
-
-
-class ValueWithoutView(Pair):
-    def answer(self, key, who):
-        for worker in who:
-            self.send(worker, ("value", key, *self.done[key][:2]))
 
 
 class SendsItself(Pair):
     def hand_on(self, key):
         self.send(self.peer, ("copy", self.view, key, self))
-
-
-class Raises(Pair):
-    def takes(self, kind, view):
-        return 1 / (self.view - 1) if kind == "copy" else super().takes(kind, view)
-
-
-class Sleeps(Pair):
-    def push(self, *given):
-        while True:
-            pass
-
-
-def on_its_own(me, peer, workers, send):
-    """The stub: a single server."""
-    return fault_tolerance(me, None, workers, send)
 
 
 def once(*steps):
@@ -333,10 +273,6 @@ def stored(is_new, note, nothing=dict):
 
 
 by_id = stored(lambda seen, worker, id, number: id not in seen, lambda seen, worker, id, number: seen.add(id), set)
-by_last_id = stored(
-    lambda last, worker, id, number: id > last.get(worker, 0),
-    lambda last, worker, id, number: last.update({worker: id}),
-)
 not_the_same = stored(
     lambda last, worker, id, number: number != last.get(worker, 0),
     lambda last, worker, id, number: last.update({worker: number}),
@@ -406,22 +342,6 @@ def keeps_it_outside(disk, send):
         if number > counts.get(worker, 0):
             outside[key] = counts | {worker: number}, total + gradient
         send(worker, key, number, outside[key][1])
-    return on
-
-
-def raises_late(disk, send):
-    solved = count_once(disk, send)
-    return lambda worker, id, key, number, gradient: solved(worker, id, key, number, gradient // (2 - number))
-
-
-def endless_once(disk, send):
-    while True:
-        pass
-
-
-def the_stub_of_once(disk, send):
-    def on(worker, id, key, number, gradient):
-        pass
     return on
 
 
@@ -497,18 +417,6 @@ def a_ring_for_each(keys, hosts, replicas):
     return copies
 
 
-def first_by_remainder(keys, hosts, replicas):
-    """Who is the first of the copies is found by a division."""
-    copies = hashing(keys, hosts, replicas)
-    turns = {key: number_of("first " + key) % (replicas + 1) for key in keys}
-    return {key: sorted(found)[turns[key]:] + sorted(found)[:turns[key]] for key, found in copies.items()}
-
-
-def drawn_anew(keys, hosts, replicas):
-    copies = hashing(keys, hosts, replicas)
-    return {key: random.sample(found, len(found)) for key, found in copies.items()}
-
-
 def in_turn(keys, hosts, replicas):
     """Fills the servers one after the other."""
     return around(of=lambda key, at: str(at))(keys, hosts, replicas)
@@ -520,12 +428,11 @@ def changed_copies(change):
 
 WRONG = {
     "count-once": {
-        "todo": [the_stub_of_once],
         "memory-only": [once("send")],
         "answers-first": [once("send", "counts", "totals")],
         "count-without-value": [once("counts", "totals", "send"), once("counts", "send")],
         "value-without-count": [once("totals", "counts", "send"), once("totals", "send")],
-        "by-message": [by_id, by_last_id, not_the_same],
+        "by-message": [by_id, not_the_same],
         "counts-repeats": [stored(lambda *_: True, lambda *_: None)],
         "one-count-for-all-keys": [one_for_all_keys],
         "one-count-for-all-workers": [one_for_all_workers],
@@ -538,51 +445,38 @@ WRONG = {
         "not-an-answer": [sends(lambda told, worker, key, number, total: (worker, key, number + 1, total))],
         "not-a-function": [lambda disk, send: "on"],
         "nothing-returned": [lambda disk, send: None],
-        "raised": [raises_late],
-        "endless": [endless_once],
     },
     "fault-tolerance": {
-        "todo": [on_its_own],
-        "acked-too-early": [TellsAtOnce, CopiesTheRoundBefore],
+        "acked-too-early": [TellsAtOnce],
         "forgets-who-counted": [CopiesNoRound],
         "optimizer-lost": [CopiesWeights],
-        "zombie": [AnswersInEveryView, NeverDeposed],
+        "zombie": [AnswersInEveryView],
         "old-view-taken": [TakesWhatever],
         "waits-for-the-dead": [NeverAlone],
-        "alone-unasked": [PatienceEnds, ViewOfItsOwn],
+        "alone-unasked": [PatienceEnds],
         "nobody-answers": [AnswersOnce, AnswersTheLast],
         "never-takes-over": [OnlyTheFirst],
         "shared-memory": [OneMemory],
         "wrong-weights": [Averages],
         "talks-for-ever": [TalksForEver],
-        "not-a-message": [AsksItself, ValueWithoutView, SendsItself],
+        "not-a-message": [SendsItself],
         "not-a-function": [lambda me, peer, workers, send: "on"],
         "nothing-returned": [lambda me, peer, workers, send: None],
-        "raised": [Raises],
-        "endless": [Sleeps],
     },
     "hashing": {
         "same-server": [around(host=False, server=False)],
         "same-host": [around(host=False)],
         "modulo": [remainder],
-        "too-few-copies": [around(wrap=False), around(count=lambda replicas: replicas if replicas else 1)],
-        "too-many-copies": [around(count=lambda replicas: replicas + 2)],
+        "too-few-copies": [around(wrap=False), around(count=lambda replicas: replicas + 2)],
         "moves-between": [a_ring_for_each],
-        "turns-around": [first_by_remainder],
         "by-position": [in_the_list],
         "python-hash": [around(number=hash)],
         "depends-on-others": [in_turn],
         "uneven": [around(places=4), around(order=sorted)],
         "one-heir": [next_in_the_list],
-        "changes": [drawn_anew],
-        "other-keys": [changed_copies(lambda copies: dict(list(copies.items())[1:])),
-                       changed_copies(lambda copies: copies | {"another": []})],
-        "other-servers": [changed_copies(lambda copies: {key: [0] for key in copies})],
-        "not-a-list": [changed_copies(lambda copies: {key: found[0] for key, found in copies.items()}),
-                       changed_copies(lambda copies: {key: set(found) for key, found in copies.items()})],
-        "not-a-dict": [changed_copies(lambda copies: list(copies.values()))],
+        "not-a-dict": [changed_copies(lambda copies: dict(list(copies.items())[1:])),
+                       changed_copies(lambda copies: {key: found[0] for key, found in copies.items()}),
+                       changed_copies(lambda copies: list(copies.values()))],
         "nothing-returned": [lambda keys, hosts, replicas: None],
-        "raised": [lambda keys, hosts, replicas: hosts[0]],
-        "not-general": [lambda keys, hosts, replicas: hashing(keys, hosts, replicas) if len(hosts) > 4 else 1 / 0],
     },
 }
