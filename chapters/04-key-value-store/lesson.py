@@ -504,7 +504,8 @@ def compared(race):
         found, times = race[name]
         median, spread = times[len(times) // 2], times[-3] / times[2]
         unsteady = "~ " if spread > 1.3 else ""
-        rows.append([name, f"{found:g}", f"{1e3 * median:.2f}", f"{unsteady}{spread:.2f}"])
+        rows.append([name, f"{found:g}", f"{1e3 * median:.2f}",
+                     f"{unsteady}{spread:.2f}"])
     return table("engine", "sum", "milliseconds", "spread", rows=rows)
 
 race = ranks[0]["race"]

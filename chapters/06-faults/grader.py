@@ -2,13 +2,10 @@
 
 from d2lps.notebook.grading import Exercise, time_text
 
-from . import judge_atomic_save, judge_count_once, judge_detect, judge_fault_tolerance, judge_hashing, judge_interval
+from . import judge_atomic_save, judge_detect, judge_interval
 from .judge_atomic_save import SaveCase
-from .judge_count_once import OnceCase
 from .judge_detect import detect_case
-from .judge_hashing import hashing_case
 from .judge_interval import IntervalCase
-from .pair import PairCase
 
 
 def detection_texts(found: dict[str, float]) -> dict[str, str]:
@@ -22,28 +19,6 @@ def interval_texts(found: dict[str, float]) -> dict[str, str]:
 
 
 EXERCISES = {
-    "fault-tolerance": Exercise(
-        ("me", "peer", "workers", "send"),
-        (
-            PairCase((2, 5, 0)),
-            PairCase((41,), ("server1", "server0"), ("head", "w", "b")),
-            PairCase((7, 3), ("south", "north"), ("layer10", "layer1")),
-        ),
-        judge_fault_tolerance.judge,
-        fills=dict,
-        keeps=("never-takes-over", "copies-everything"),
-    ),
-    "count-once": Exercise(
-        ("disk", "send"),
-        (
-            OnceCase((0, 1, 2)),
-            OnceCase((4100,), ("head", "layer1"), late=("layer10",)),
-            OnceCase((1, 11), ("w", "1w", "w1")),  # names that run together: 1 and 1w, 11 and w
-        ),
-        judge_count_once.judge,
-        fills=dict,
-        keeps=("one-count-for-all-keys", "one-count-for-all-workers"),
-    ),
     "detect": Exercise(
         ("nodes", "every", "lost", "delay", "now"),
         tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 1, 3), (5, 0.5, 4, 0.1))),
@@ -55,8 +30,6 @@ EXERCISES = {
             "takes-back",
             "misses-dead",
             "suspects-living",
-            "counts-messages",
-            "counts-calls",
             "wall-clocks",
             "before-first",
             "never-forgives",
@@ -64,7 +37,6 @@ EXERCISES = {
             "waits-for-end",
             "one-timer",
             "own-pause",
-            "no-pause",
         ),
     ),
     "interval": Exercise(
@@ -101,27 +73,5 @@ EXERCISES = {
         judge_atomic_save.judge,
         fills=lambda found: {name: str(count) for name, count in found.items()},
         keeps=("same-name",),
-    ),
-    "hashing": Exercise(
-        ("keys", "hosts", "replicas"),
-        (
-            *(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
-            *(hashing_case(*case) for case in ((4, 1, 3), (5, 2, 4))),  # each host holds a copy
-            hashing_case(2, 1, 1, keys=200, more=30),
-        ),
-        judge_hashing.judge,
-        fills=dict,
-        keeps=(
-            "same-server",
-            "same-host",
-            "too-few-copies",
-            "too-many-copies",
-            "modulo",
-            "moves-between",
-            "turns-around",
-            "by-position",
-            "uneven",
-            "one-heir",
-        ),
     ),
 }

@@ -4,9 +4,8 @@ What is loaded then has to be the last data whose save has returned, or those of
 may read at any moment, and save under another name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 
 from d2lps.messages import text
 from d2lps.notebook.grading import Failure, call, failure
@@ -14,10 +13,7 @@ from d2lps.notebook.grading import Failure, call, failure
 from .crashing_disk import Crash, Disk, Folder, Operation
 
 OTHER = "rank-0.momentum"  # another name, which begins like the first
-LONG = "step-7 of model-a, rank-0.weight"
-ALIKE = tuple(LONG.replace(*each) for each in (("s", "S", 1), ("-a", "-b"), ("ht", "hs"), ("-", "_")))
 MANY = 4  # files for each saved name are enough, however often it crashed
-SECOND = 4  # so many states of a first crash are crashed again
 
 
 @dataclass(frozen=True)
@@ -62,17 +58,15 @@ class _Judge:
         self._first()
         whole = self._run(Disk(), [1, 2], [None])
         self._whatever_is_saved()
-        self._another_process()
         self._readers()
-        self._reads_only()
-        if self.case.ranks > 1:
-            self._others(whole)
+        for at in range(1, whole.count + 1):
+            self._two_names(at)
         for crash in range(1, whole.count + 2):
             run = self._run(Disk(), [1, 2], [None], crash)
             self.crashes += 1
-            for number, state in enumerate(run.disk.after_crash(f"{crash}")):
+            for state in run.disk.after_crash(f"{crash}"):
                 self.states += 1
-                self._after(run, state, number < SECOND)
+                self._restarted(run, state)
         self._rubbish()
         return {"crashes": self.crashes, "states": self.states}
 
@@ -88,7 +82,7 @@ class _Judge:
     def _load(self, folder: Folder, load: Callable, name: str = "rank-0") -> "bytes | None":
         got = call(self.case, load, name, refused=Crash, none=True)
         if got is not None and not isinstance(got, bytes | bytearray | memoryview):
-            raise failure("not-bytes", "load-not-bytes", self.case, type=type(got).__name__)
+            raise failure("changes-data", "load-not-bytes", self.case, type=type(got).__name__)
         return None if got is None else bytes(got)
 
     def _first(self) -> None:
@@ -108,7 +102,7 @@ class _Judge:
         folder.seen.clear()
         got = self._load(folder, load)
         if got != data(1):
-            raise failure("not-found", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
+            raise failure("changes-data", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
         self.relied = set(folder.seen)
 
     def _run(self, disk: Disk, versions: list[int], may: list, crash: int = 0) -> Run:
@@ -132,27 +126,6 @@ class _Judge:
             pass
         return Run(disk, list(folder.log), may, folder.crashed, folder.count)
 
-    def _after(self, run: Run, state: Disk, again: bool) -> None:
-        """The program is started anew on what the crash has left: load, save, and maybe crash once more."""
-        got = self._restarted(run, state)
-        for crash in range(1, 40) if again else ():
-            second = self._again(state, 3, got, crash)
-            self.crashes += 1
-            for found in second.disk.after_crash(f"again {crash}"):
-                self.states += 1
-                self._restarted(second, found)
-            if not second.crashed:
-                break
-
-    def _again(self, disk: Disk, version: int, may: "bytes | None", crash: int = 0) -> Run:
-        """Save once more on what a crash has left."""
-        try:
-            return self._run(disk, [version], [may], crash)
-        except Failure as error:
-            told = failure("after-a-crash", "save-fails", self.case, got=_what(self.case, error))
-            told.sentence += "\n" + _left(disk)
-            raise told from None
-
     def _restarted(self, run: Run, state: Disk) -> "bytes | None":
         folder = Folder(state.copy())
         try:
@@ -171,42 +144,11 @@ class _Judge:
         similar = b"step 1 lr 0.1", b"step 1 lr 0.2", b"step 2 lr 0.2", b"Step 2 lr 0.2"
         for content in (*similar, b"step 1" + bytes(3), bytes(9), b"", b" \xff\r\n", similar[0]):
             call(self.case, save, self.name, content, none=True)
-            for mistake, reader in (("changes-data", load), ("lost", self._functions(folder)[1])):
+            for reader in (load, self._functions(folder)[1]):
                 got = self._load(folder, reader)
                 if got != content:
                     values = {"got": _shown(got), "right": _shown(content)}
-                    raise failure(mistake, "load-other", self.case, **values)
-
-    def _another_process(self) -> None:
-        """Two processes save in turn, and both load."""
-        disk = Disk()
-        both = [self._functions(Folder(disk)) for _ in range(2)]
-        for turn, version in ((0, 1), (1, 4), (0, 1), (0, 1), (1, 2)):
-            call(self.case, both[turn][0], self.name, data(version), none=True)
-            for _, load in both:
-                got = self._load(Folder(disk), load)
-                if got != data(version):
-                    values = {"got": _shown(got), "right": _shown(data(version))}
-                    raise failure("looks-once", "load-stale", self.case, **values)
-
-    def _reads_only(self) -> None:
-        """Another process loads before each operation, and this one saves as if nothing had been."""
-        disk = Disk()
-
-        def before(number: int) -> None:
-            _, load = self._functions(Folder(disk))
-            for name in (self.name, OTHER):
-                self._load(Folder(disk), load, name)
-
-        save, load = self._functions(Folder(disk, before))
-        try:
-            for version in (1, 1, 2):
-                call(self.case, save, self.name, data(version), none=True)
-            got = self._load(Folder(disk), load)
-        except Failure as error:
-            raise failure("load-removes", "load-disturbs", self.case, got=_what(self.case, error)) from None
-        if got != data(2):
-            raise failure("load-removes", "load-disturbs", self.case, got=_shown(got))
+                    raise failure("changes-data", "load-other", self.case, **values)
 
     def _readers(self) -> None:
         """Another process loads before each operation of the second save."""
@@ -232,28 +174,9 @@ class _Judge:
         except _Seen as seen:
             raise seen.failure from None
 
-    def _others(self, run: Run) -> None:
-        """Another rank saves under its own name before each operation of this one; the names may be alike."""
-        pairs = [(self.name, OTHER), *((LONG, each) for each in ALIKE), *self._with_one_file(run)]
-        for at, (name, other) in product(range(1, run.count + 1), pairs):
-            self._two_names(at, name, other)
-            self._two_names(at, other, name)
-
-    def _with_one_file(self, run: Run) -> Iterator[tuple[str, str]]:
-        """Pairs of names that share a file, if its name is another name with something before and behind."""
-        files = {name for each in run.log for name in (each.name, each.to)} | run.disk.names.keys()
-        around = [tuple(file.split(self.name, 1)) for file in sorted(files) if self.name in file]
-        for (begin, end), (start, stop) in product(around, repeat=2):
-            more = start.removeprefix(begin)
-            if (begin, end) == (start, stop) or begin + more != start:
-                continue
-            if end.endswith(stop):
-                yield more + self.name, self.name + end.removesuffix(stop)
-            elif stop.endswith(end):
-                yield more + self.name + stop.removesuffix(end), self.name
-
-    def _two_names(self, at: int, name: str, other: str) -> None:
-        disk = Disk()
+    def _two_names(self, at: int) -> None:
+        """Another rank saves under its own name before one operation of this one."""
+        disk, name, other = Disk(), self.name, OTHER
 
         def before(number: int) -> None:
             if number == at:
@@ -279,8 +202,8 @@ class _Judge:
         """Crashes leave files; there must not be more and more of them."""
         disk = Disk()
         for version in range(40):
-            disk = self._again(disk, version, None, version % 8 + 1).disk.after_crash(f"{version}")[-1]
-        disk = self._again(disk, 40, None).disk
+            disk = self._run(disk, [version], [None], version % 8 + 1).disk.after_crash(f"{version}")[-1]
+        disk = self._run(disk, [40], [None]).disk
         if len(disk.names) > MANY:
             names = ", ".join(sorted(disk.names)[:6]) + ", …"
             raise failure("leaves-rubbish", "files-left", self.case, count=len(disk.names), names=names)
@@ -304,12 +227,10 @@ class _Judge:
                 return "no-sync-folder"
         for at, each in enumerate(log):
             if each.kind == "write" and each.name in relied and each.name in disk.names:
-                return "in-place" if self._needs(disk, each.name) else "loads-torn"
+                return "in-place"
             gone = each.kind == "remove" or (each.kind == "rename" and each.to not in relied)
             if gone and each.name in relied and not any(later < at for later in renamed):
                 return "deletes-old-first"
-        if len(relied) > 1:
-            return self._of_several(log)
         for at in renamed:
             file = log[at].file
             if any(each.kind == "write" and each.file == file for each in log[at:]):
@@ -317,32 +238,7 @@ class _Judge:
             if not any(each.kind == "sync" and each.file == file for each in log[:at]):
                 later = any(each.kind == "sync" and each.file == file for each in log[at:])
                 return "rename-first" if later else "no-sync"
-        if folder.seen - relied:
-            return "loads-torn"
         return "lost"
-
-    def _needs(self, disk: Disk, name: str) -> bool:
-        """Whether the data saved last are gone without this file."""
-        disk = disk.copy()
-        del disk.names[name]
-        folder = Folder(disk)
-        try:
-            _, load = self._functions(folder)
-            return self._load(folder, load) != data(1)
-        except Failure:
-            return True
-
-    def _of_several(self, log: list[Operation]) -> str:
-        """One file names another: is the other one safe before?"""
-        safe, pointed = set(), None
-        for each in log:
-            if each.kind == "sync":
-                safe.add(each.file)
-            if each.kind == "rename" and each.to in self.relied:
-                pointed = each.file
-                break
-        others = {each.file for each in log if each.kind == "write"} - {pointed}
-        return "manifest-first" if pointed is not None and others - safe else "no-sync"
 
 
 class _Seen(Exception):

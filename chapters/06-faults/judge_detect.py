@@ -133,13 +133,10 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
     def beats(who: Iterable[str], start: float = START, end: float = end, **given: float) -> list[Event]:
         return [event for node in who for event in heartbeats(case, draw, node, start, end, **given)]
 
-    regular, quick = asks(START, end, step), asks(START, middle, step / 10)
-    slow = asks(quick[-1].now, end, step)
-    begin = START + 0.1 * case.every
+    regular, begin = asks(START, end, step), START + 0.1 * case.every
     steady = [event for node in nodes for event in worst(case, node, begin, end)]
     times = sorted({START, *(event.now for event in steady)})
     just_before = [event for times in pairwise(times) for event in evenly(*times, step)]
-    far = START + 60 * silence
     alone = [
         schedule([*steady, *just_before], "too-short", "takes-back"),
         schedule(
@@ -148,14 +145,9 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
             "misses-dead",
         ),
         schedule(
-            [*beats([first], end=far, losses=1), *beats(others, end=far, losses=0), *asks(START, far, step)],
-            *["counts-messages"] * 2,
-        ),
-        schedule(
             [*beats([first], end=middle, clock=-3600), *beats([last], clock=7200), *beats(others[:-1]), *regular],
             *["wall-clocks"] * 2,
         ),
-        schedule([*beats([first], end=middle), *beats(others), *quick, *slow], *["counts-calls"] * 2),
         schedule([*beats(nodes[:-1]), *regular], *["before-first"] * 2),
         schedule(
             [
@@ -174,7 +166,6 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
             "misses-dead",
         ),
         _stopped(case, beats([first], end=START + silence)),
-        _stopped_after_news(case),
     ]
     return (*alone, *(drawn(case, seed) for seed in range(SEEDS)))
 
@@ -197,24 +188,6 @@ def _stopped(case: DetectCase, dying: list[Event]) -> Schedule:
     early = [event for node in ends for event in worst(case, node, START + 0.1 * every, START + silence)]
     events = [*dying, *early, *steady, *asks(START, end, STEP * every)]
     return schedule(events, *["own-pause"] * 2, stops)
-
-
-def _stopped_after_news(case: DetectCase) -> Schedule:
-    """The detector is called between the last question and a short stop: only questions tell that it was stopped.
-
-    The connection to the first node has ended then; the others live, and are silent for almost as long as can be.
-    """
-    silence, every, (first, *others) = case.silence, case.every, case.nodes
-    begin = START + 5 * silence
-    end, quiet = begin + min(0.9 * every, 0.4 * silence), begin - 0.97 * silence
-    times = [*(event.now for event in asks(START, quiet, every)), quiet]
-    heard = [(first, now) for now in (*times, begin - 1e-3 * every)]
-    heard += [(node, now) for node in others for now in (*times, end)]
-    events = [Event("heard", now, node, now) for node, now in heard] + [Event("ended", begin, first)]
-    events += evenly(START, begin - 0.9 * every, STEP * every)
-    events += [Event("asked", end - 1e-6), Event("asked", end + 0.5 * every)]
-    events.sort(key=lambda event: event.now)
-    return Schedule(tuple(events), "own-pause", "ignores-end", ((begin, end),))
 
 
 def drawn(case: DetectCase, seed: int) -> Schedule:
@@ -363,11 +336,7 @@ def _missed(
 def _why_missed(case: DetectCase, functions: Mapping[str, Callable], node: str, now: float) -> str:
     """Ask on: does it come later, or only when asked often, or when all are silent, or when the connection ends?"""
     living, regular = [each for each in case.nodes if each != node], STEP * case.every
-    for alive, step, times, mistake in (
-        (living, regular, LONG, "too-long"),
-        (living, regular / 20, 3, "no-pause"),
-        ([], regular, LONG, "one-timer"),
-    ):
+    for alive, step, times, mistake in ((living, regular, LONG, "too-long"), ([], regular, LONG, "one-timer")):
         for _ in range(int(times * case.silence / step)):
             now += step
             for each in alive:

@@ -30,9 +30,8 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """The number before those of its figures: "1" in ``01-first``, "A" in ``a-appendix``, otherwise empty."""
-        match = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
-        return (match[1] or match[2].upper()) if match else ""
+        """The number before those of its figures, as :func:`number_of` writes it."""
+        return number_of(self.slug)
 
     @property
     def sections(self) -> list[str]:
@@ -50,6 +49,16 @@ class Chapter:
     def home(self, cell: str) -> str:
         """Return the section in which the first language that has the cell places it."""
         return next(filter(None, (text.home(cell) for text in self.texts.values())), "top")
+
+
+def number_of(slug: str) -> str:
+    """Return the number of a chapter as readers see it, or an empty string.
+
+    >>> [number_of(slug) for slug in ("01-first", "06b-between", "a-appendix", "unnumbered")]
+    ['1', '6b', 'A', '']
+    """
+    match = re.match(r"(?:0*(\d+[a-z]?)|([a-z]))-", slug)
+    return (match[1] or match[2].upper()) if match else ""
 
 
 class Book:

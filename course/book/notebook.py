@@ -75,7 +75,7 @@ def captions(chapter: Chapter, language: str) -> dict[str, str]:
 def without_number(caption: str, language: str) -> str:
     """Remove the number from a caption."""
     pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
-    return re.sub("^" + pattern.replace("@", r"(?:(?:\d+|[A-Z])\.)?\d+"), "", caption)
+    return re.sub("^" + pattern.replace("@", r"(?:(?:\d+[a-z]?|[A-Z])\.)?\d+"), "", caption)
 
 
 def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:

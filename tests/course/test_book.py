@@ -308,7 +308,15 @@ def test_a_notebook_shows_figures_citations_and_headings_without_ids(book):
 
 
 @pytest.mark.parametrize(
-    "slug, number", [("01-small", "1.1"), ("12-small", "12.1"), ("a-small", "A.1"), ("small", "1"), ("small-one", "1")]
+    "slug, number",
+    [
+        ("01-small", "1.1"),
+        ("12-small", "12.1"),
+        ("06b-small", "6b.1"),
+        ("a-small", "A.1"),
+        ("small", "1"),
+        ("small-one", "1"),
+    ],
 )
 def test_figures_are_counted_under_the_number_or_letter_of_their_chapter(slug, number, book):
     chapter = replace(book.chapter(SLUG), slug=slug)

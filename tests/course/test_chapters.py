@@ -36,19 +36,8 @@ SILENT = {
     "03-many-machines": "language imports seven-run job close".split(),
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
     "05-asynchrony": ["language"],
-    "06-faults": [
-        "language",
-        "imports",
-        "world",
-        "watcher",
-        "state",
-        "server",
-        "worker",
-        "close",
-        "member",
-        "register",
-        "raft",
-    ],
+    "06-faults": ["language", "imports", "world", "watcher", "state"],
+    "06b-replicas": ["language", "imports", "server", "worker", "member", "register", "raft", "close"],
     "07-why-distribute": ["language", "imports", "split", "px-slower", "close"],
     "08-model-parallelism": ["language", "imports", "halves-run", "px-row", "px-dtensor", "close"],
     "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
@@ -68,7 +57,8 @@ STUBS = {
     "03-many-machines": 4,
     "04-key-value-store": 4,
     "05-asynchrony": 4,
-    "06-faults": 6,
+    "06-faults": 3,
+    "06b-replicas": 3,
     "07-why-distribute": 2,
     "08-model-parallelism": 3,
     "09-pipelines": 3,
@@ -439,6 +429,29 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert [row[1] for row in table] == ["18.6", "7.8", "116.7", "56.7", "9.1"]
     lost = [float(line.split()[-1].rstrip("%")) for line in lines("interval-table")[1:]]
     assert lost[:2] == [pytest.approx(10.4, abs=1), pytest.approx(4.2, abs=0.5)]
+    saved, files, loaded = lines("sharded")
+    assert (saved, loaded) == ("[4, 3]", "[(3, True, 12), (3, True, 12), (1, True, 12)]") and files.startswith(
+        "['.meta"
+    )
+    assert shown(book, "missing").strip() == "[['2'], [], None]"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_06b(executed, language):
+    book = executed("06b-replicas", language)
+
+    def lines(cell_id: str) -> list[str]:
+        return [line for line in shown(book, cell_id).splitlines() if line.strip()]
+
+    def rows(cell_id: str) -> list[list[float]]:
+        """Return the numbers of a table, row by row."""
+        return [[float(each) for each in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", line)] for line in lines(cell_id)[1:]]
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        assert not re.search(r"\d", shown(book, cell_id))
+        return [float(part) for part in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
     assert lines("kill")[0] == "24 33 33" and shown(book, "every-moment") == "{33: 48}"
     early, unnumbered, alone, right = lines("wrong-ways")[1:]
     assert "32:" in early and "34:" in unnumbered and "34:" in alone and right.split()[1:] == ["33:", "48"]
@@ -462,11 +475,6 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert remainder > 50 and ring == 0
     moved = [[*map(int, re.findall(r"(\d+)%", line))] for line in lines("moving-table")[1:]]
     assert min(moved[0] + moved[1]) > 60 and moved[2][1] == 0 and max(moved[2] + moved[3]) < 45
-    saved, files, loaded = lines("sharded")
-    assert (saved, loaded) == ("[4, 3]", "[(3, True, 12), (3, True, 12), (1, True, 12)]") and files.startswith(
-        "['.meta"
-    )
-    assert shown(book, "missing").strip() == "[['2'], [], None]"
     weights, gradients = (re.findall(r"'(\w+)'", line) for line in lines("flipped"))
     assert weights[0] == weights[2] != weights[1] and len({*gradients}) == 1
 

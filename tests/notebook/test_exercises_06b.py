@@ -1,178 +1,240 @@
-"""The exercises of chapter 06, second half: the judges of detectors, intervals, saves and copies."""
+"""The exercises of chapter 06b: the judges crash servers at every message and after every put, and count copies."""
 
 import hashlib
-import heapq
-import math
 import random
 import sys
 from collections import Counter
-from itertools import chain, combinations, permutations
+from functools import partial
 
 import cloudpickle
 import pytest
-from helpers.exercises import EXERCISES, module
+from helpers.exercises import EXERCISES, judged, module, wrong_answers
 
 from d2lps import check_exercise
+from d2lps.messages import LANGUAGES
+from d2lps.notebook.grading import Failure
 from d2lps.notebook.grading.course import texts_of
+
+torch = pytest.importorskip("torch")
 
 # An answer of these tests goes to another process as a learner's does: whole, without the module where it stands.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-CHAPTER = "06-faults"
-IDS = ("detect", "interval", "atomic-save", "hashing")
+CHAPTER = "06b-replicas"
+IDS = ("fault-tolerance", "count-once", "hashing")
 SOLVED = {id: texts_of(id).solution() for id in IDS}
-judge_detect, judge_interval, judge_atomic_save, judge_hashing, disks = (
-    module(CHAPTER, name)
-    for name in ("judge_detect", "judge_interval", "judge_atomic_save", "judge_hashing", "crashing_disk")
+pair, judge_once, judge_hashing = (
+    module(CHAPTER, f"judge_{name}") for name in ("fault_tolerance", "count_once", "hashing")
 )
+Schedule, Trouble = pair.Schedule, judge_once.Trouble
+CASE, ONCE = EXERCISES["fault-tolerance"].cases[0], EXERCISES["count-once"].cases[0]
+FIRST, SECOND = CASE.servers
 
 
 # ---- right answers that are unlike the solutions
 
 
-class Listener:
-    """Adds up for how long it has listened to the silence of each node: its own stops do not count at all."""
+def chain(me, peer, workers, send):
+    """The primary hands the new state to the backup, and the backup tells the workers."""
+    view, members, states, gradients = 0, (), {}, {}
 
-    def __init__(self, nodes, every, lost, delay, now):
-        self.limit, self.most, self.now = 1.5 * ((lost + 1) * every + delay), every, now
-        self.silent = {node: 0.0 for node in nodes}
+    def state(key):
+        return states.get(key, {"round": 0, "weights": 0.0, "velocity": 0.0})
 
-    def listen(self, now):
-        passed, self.now = now - self.now, now
-        if passed > self.most:  # it was stopped
+    def hand_on(key):
+        if members[-1] == me:
+            for worker in workers:
+                send(worker, ("value", view, key, state(key)["round"], state(key)["weights"]))
+        else:
+            send(peer, ("state", view, key, state(key)))
+
+    def on(sender, message):
+        nonlocal view, members
+        kind, number = message[:2]
+        if kind == "view":
+            view, members = max((view, members), (number, message[2]))
+            gradients.clear()
+        elif number == view and kind == "state":
+            _, _, key, new = message
+            if new["round"] >= state(key)["round"]:
+                states[key] = new
+                hand_on(key)
+        elif number == view and members[0] == me:
+            _, _, _, key, wanted, gradient = message
+            old = state(key)
+            if wanted == old["round"]:
+                hand_on(key)
+            elif wanted > old["round"]:
+                gradients[key, sender] = gradient
+                if all((key, worker) in gradients for worker in workers):
+                    total = 0
+                    for worker in workers:
+                        total += gradients.pop((key, worker))
+                    velocity = total + 0.9 * old["velocity"]
+                    weights = old["weights"] - 0.1 * velocity
+                    states[key] = {"round": wanted, "weights": weights, "velocity": velocity}
+                    hand_on(key)
+
+    return on
+
+
+class Log:
+    """Sums are numbered in one log; the backup does them in this order, and says how far it is."""
+
+    def __init__(self, me, peer, workers, send):
+        self.me, self.peer, self.workers, self.send = me, peer, workers, send
+        self.view, self.members = 0, []
+        self.weights, self.velocity, self.rounds, self.at = {}, {}, {}, {}
+        self.seq = self.acked = 0
+        self.log, self.open = {}, {}
+
+    def __call__(self, sender, message):
+        kind, view, *rest = message
+        if kind == "view" and view > self.view:
+            self.view, self.members = view, list(rest[0])
+            self.open, self.log = {}, {}
+            self.acked = self.seq
+        elif view == self.view:
+            getattr(self, f"on_{kind}")(sender, *rest)
+
+    def do(self, key, total):
+        self.velocity[key] = 0.9 * self.velocity.get(key, 0.0) + total
+        self.weights[key] = self.weights.get(key, 0.0) - 0.1 * self.velocity[key]
+        self.rounds[key] = self.rounds.get(key, 0) + 1
+        self.seq += 1
+        self.at[key] = self.seq
+
+    def on_push(self, worker, id, key, number, gradient):
+        if self.members[0] != self.me:
             return
-        for node in self.silent:
-            self.silent[node] += passed
+        if number == self.rounds.get(key, 0) + 1:
+            self.open.setdefault(key, {}).setdefault(worker, gradient)
+            if self.open[key].keys() == set(self.workers):
+                total = sum(self.open[key][i] for i in self.workers)
+                del self.open[key]
+                self.do(key, total)
+                self.log[self.seq] = key, total
+                self.flush([self.seq])
+        elif number == self.rounds.get(key, 0):
+            self.flush(self.log)
+        if number == self.rounds.get(key, 0) and self.at[key] <= self.upto():
+            self.tell(key, [worker])
 
-    def heard(self, node, sent, now):
-        self.listen(now)
-        self.silent[node] = 0.0
+    def upto(self):
+        return self.seq if len(self.members) == 1 else self.acked
 
-    def ended(self, node, now):
-        self.silent[node] = math.inf
+    def flush(self, which):
+        if len(self.members) == 1:
+            for key in {key for key, _ in self.log.values()}:
+                self.tell(key, self.workers)
+            self.log = {}
+        for seq in which if self.log else ():
+            self.send(self.peer, ("apply", self.view, seq, *self.log[seq]))
 
-    def suspects(self, now):
-        self.listen(now)
-        found = [node for node, silent in self.silent.items() if silent > self.limit]
-        self.silent.update(dict.fromkeys(found, math.inf))
-        return found
+    def tell(self, key, workers):
+        for worker in workers:
+            self.send(worker, ("value", self.view, key, self.rounds[key], self.weights[key]))
 
+    def on_apply(self, sender, seq, key, total):
+        if seq == self.seq + 1:
+            self.do(key, total)
+        self.send(sender, ("upto", self.view, self.seq))
 
-def by_listening(nodes, every, lost, delay, now):
-    listener = Listener(nodes, every, lost, delay, now)
-    return [listener.heard, listener.ended, listener.suspects]
-
-
-def by_deadlines(nodes, every, lost, delay, now):
-    """A heap of deadlines; those that no longer hold are passed over, and a stop of its own puts all of them off."""
-    limit, late = 1.9 * ((lost + 1) * every + delay), 0.0
-    due = {node: now + limit for node in nodes}
-    heap, suspected, asked = sorted((time, node) for node, time in due.items()), set(), now
-
-    def heard(node, sent, now):
-        due[node] = now - late + limit
-        heapq.heappush(heap, (due[node], node))
-        suspected.difference_update({node})
-
-    def suspects(now):
-        nonlocal asked, late
-        if now - asked > every:
-            late += now - asked
-        asked = now
-        while heap and heap[0][0] < now - late:
-            time, node = heapq.heappop(heap)
-            if due[node] == time:
-                suspected.add(node)
-        return frozenset(suspected)
-
-    return heard, lambda node, now: suspected.add(node), suspects
+    def on_upto(self, sender, seq):
+        self.acked = max(seq, self.acked)
+        for each in [each for each in self.log if each <= seq]:
+            key, _ = self.log.pop(each)
+            self.tell(key, self.workers)
 
 
-def daly(n, hours, delta, restart):
-    mtbf = hours * 3600 / n
-    small = delta / (2 * mtbf)
-    return math.sqrt(2 * delta * mtbf) * (1 + math.sqrt(small) / 3 + small / 9) - delta
+class Forwards:
+    """Both servers add all pushes themselves; the backup says what it has got, push by push."""
+
+    def __init__(self, me, peer, workers, send):
+        self.me, self.peer, self.workers, self.send = me, peer, workers, send
+        self.view, self.alone, self.leads = 0, False, False
+        self.had, self.got, self.there = {}, {}, {}
+
+    def __call__(self, sender, message):
+        if message[0] == "view" and message[1] <= self.view:
+            pass
+        elif message[0] == "view":
+            self.view, self.alone, self.leads = message[1], len(message[2]) == 1, message[2][0] == self.me
+        elif message[1] != self.view:
+            pass
+        elif message[0] == "there":
+            _, _, worker, key, number = message
+            self.there[worker, key] = max(number, self.there.get((worker, key), 0))
+            self.answer(key)
+        elif message[0] == "push" and self.leads:
+            self.take(sender, *message[3:])
+            if not self.alone:
+                self.send(self.peer, ("also", self.view, sender, *message[3:]))
+            self.answer(message[3], [sender])
+        elif message[0] == "also":
+            self.take(*message[2:])
+            self.send(self.peer, ("there", self.view, *message[2:5]))
+
+    def take(self, worker, key, number, gradient):
+        had = self.had.get(key, (0, 0.0, 0.0))
+        if number != had[0] + 1:
+            return
+        self.got[worker, key] = gradient
+        if all((each, key) in self.got for each in self.workers):
+            velocity = 0.9 * had[2] + sum(self.got.pop((each, key)) for each in self.workers)
+            self.had[key] = number, had[1] - 0.1 * velocity, velocity
+
+    def answer(self, key, to=None):
+        number, weights, _ = self.had.get(key, (0, 0, 0))
+        if number and (self.alone or all(self.there.get((each, key), 0) >= number for each in self.workers)):
+            for worker in to or self.workers:
+                self.send(worker, ("value", self.view, key, number, weights))
 
 
-def by_newton(n, hours, delta, restart):
-    """Looks for the zero of the derivative, in units of M."""
-    small = delta * n / (hours * 3600)
-    x = math.sqrt(2 * small)
-    for _ in range(50):
-        x -= (1 - math.exp(-(x + small)) - x) / (math.exp(-(x + small)) - 1)
-    return x * hours * 3600 / n
+def in_one_piece(disk, send):
+    """All in memory, read once, and stored whole."""
+    everything = disk.get("everything", {})
+
+    def on(worker, id, key, number, gradient):
+        if everything.get((worker, key), 0) < number:
+            everything[worker, key] = number
+            everything[key] = everything.get(key, 0) + gradient
+            disk.put("everything", everything)
+        send(worker, key, number, everything[key])
+
+    return on
 
 
-def by_trying(n, hours, delta, restart):
-    """Of drawn times between two failures, how much is work that was saved? With intervals that grow by 3 %."""
-    draw, mtbf = random.Random(1), hours * 3600 / n
-    times = [draw.expovariate(1 / mtbf) for _ in range(20_000)]
-    tried = [mtbf / 300 * 1.03**i for i in range(200)]
-    return max(tried, key=lambda work: sum(time // (work + delta) for time in times) * work)
+class Shares:
+    """For each worker its own part of the total."""
+
+    def __init__(self, disk, send):
+        self.disk, self.send = disk, send
+
+    def __call__(self, worker, id, key, number, gradient):
+        who = self.disk.get(("who", key), set())
+        if worker not in who:
+            self.disk.put(("who", key), {*who, worker})
+        had, part = self.disk.get((worker, key), (0, 0))
+        if number == had + 1:
+            self.disk.put((worker, key), (number, part + gradient))
+        total = sum(self.disk.get((each, key), (0, 0))[1] for each in {*who, worker})
+        self.send(worker, key, number, total)
 
 
-def in_two_slots(fs):
-    """Writes into two files in turn, each with its number and a digest; the newest whole one counts."""
+def silent_on_old_pushes(disk, send, name=lambda worker, key: (worker, key)):
+    """Answers a new push, and the last one again: older ones were answered long ago."""
 
-    def whole(name):
-        found = []
-        for slot in ("a", "b"):
-            if f"{name}.{slot}" in fs.names():
-                content = fs.read(f"{name}.{slot}")
-                digest, number, data = content[:32], content[32:40], content[40:]
-                if hashlib.sha256(number + data).digest() == digest:
-                    found.append((int.from_bytes(number, "big"), slot, data))
-        return max(found, default=(0, "b", None))
+    def on(worker, id, key, number, gradient):
+        totals, marks = disk.get("all", ({}, {}))
+        if number > marks.get(name(worker, key), 0):
+            totals[key] = totals.get(key, 0) + gradient
+            marks[name(worker, key)] = number
+            disk.put("all", (totals, marks))
+        if number == marks[name(worker, key)]:
+            send(worker, key, number, totals[key])
 
-    def save(name, data):
-        number, slot, _ = whole(name)
-        body = (number + 1).to_bytes(8, "big") + data
-        other = f"{name}.{'ab'.replace(slot, '')}"
-        fs.write(other, hashlib.sha256(body).digest() + body)
-        fs.sync(other)
-        fs.sync_folder()
-
-    return save, lambda name: whole(name)[2]
-
-
-def by_pointer(fs):
-    """The data lie in one of two files, and a small one says in which; that one is renamed last."""
-
-    def save(name, data):
-        mine = "1" if f"{name}-is" in fs.names() and fs.read(f"{name}-is") == b"0" else "0"
-        for file, content in ((f"{name}-{mine}", data), (f"{name}-next", mine.encode())):
-            fs.write(file, content)
-            fs.sync(file)
-        fs.sync_folder()
-        fs.rename(f"{name}-next", f"{name}-is")
-        fs.sync_folder()
-
-    def load(name):
-        if f"{name}-is" in fs.names():
-            return fs.read(f"{name}-{fs.read(f'{name}-is').decode()}")
-
-    return [save, load]
-
-
-def with_generations(fs):
-    """The old file is kept under another name, and load goes back to it; what is left over is removed first."""
-
-    def save(name, data):
-        if f"{name}~" in fs.names():
-            fs.remove(f"{name}~")
-        fs.write(f"{name}~", data)
-        fs.sync(f"{name}~")
-        fs.sync_folder()
-        if f"{name}." in fs.names():
-            fs.rename(f"{name}.", f"{name}.old")
-        fs.rename(f"{name}~", f"{name}.")
-        fs.sync_folder()
-
-    def load(name):
-        there = [each for each in (f"{name}.", f"{name}.old") if each in fs.names()]
-        return fs.read(there[0]) if there else None
-
-    return save, load
+    return on
 
 
 def by_weight(keys, hosts, replicas):
@@ -205,283 +267,230 @@ def hosts_first(keys, hosts, replicas):
 
 
 RIGHT = {
-    "detect": [by_listening, by_deadlines],
-    "interval": [daly, by_newton],
-    "atomic-save": [in_two_slots, by_pointer, with_generations],
+    "fault-tolerance": [chain, Log, Forwards],
+    "count-once": [in_one_piece, Shares, lambda disk, send: silent_on_old_pushes(disk, send)],
     "hashing": [by_weight, hosts_first],
+}
+MEASURED = {  # parts of the sentence about the solution
+    "fault-tolerance": ["64 messages travel, and 16 of them between the servers"],
+    "count-once": ["right in 181 runs", "18 pushes were stored 18 times"],
 }
 
 
-# ---- detect
+# ---- a pair of servers
 
 
-@pytest.mark.parametrize(
-    "factor, mistake", [(0.97, "too-short"), (1.0, None), (1.5, None), (1.95, None), (2.6, "too-long")]
-)
-def test_the_limit_may_be_chosen_within_a_band(factor, mistake):
-    answer = texts_of("detect").solutions()["detector"](
-        limit=lambda every, lost, delay: factor * ((lost + 1) * every + delay)
-    )
-    verdict = check_exercise("detect", answer, deadline="100 s")
-    assert verdict.mistake == mistake, verdict
+def test_the_reference_is_sgd_with_momentum():
+    for key in CASE.keys:
+        weights = torch.zeros(1, dtype=torch.double, requires_grad=True)
+        optimizer = torch.optim.SGD([weights], lr=pair.RATE, momentum=pair.MOMENTUM)
+        for number in range(1, pair.ROUNDS + 1):
+            weights.grad = torch.tensor([sum(pair.gradient(i, key, number) for i in range(3))], dtype=torch.double)
+            optimizer.step()
+            assert weights.item() == pytest.approx(pair.trained((0, 1, 2), key, number)[0], abs=1e-12)
 
 
-def test_a_living_node_keeps_to_what_is_agreed():
-    """No living node is silent for longer than is agreed, however its heartbeats are drawn."""
-    for case in EXERCISES["detect"].cases:
-        for seed in range(judge_detect.SEEDS):
-            assert judge_detect.drawn(case, seed) == judge_detect.drawn(case, seed)
-        nodes, silence = case.nodes, case.silence
-        draw = random.Random(1)
-        for beats in (
-            judge_detect.heartbeats(case, draw, nodes[0], 0, 300 * silence, losses=1),
-            judge_detect.heartbeats(case, draw, nodes[0], 0, 300 * silence),
-            judge_detect.worst(case, nodes[0], 0, 300 * silence),
-        ):
-            times = sorted(event.now for event in beats)
-            gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
-            assert max(gaps) <= silence and len(times) > 100
-    assert max(gaps) > 0.9 * silence
+def played(answer, schedule=None):
+    return pair.play(CASE, answer, schedule or Schedule())
 
 
-def test_the_schedules_have_every_difficulty():
-    ended = stops = deaths = 0
-    lengths = []
-    for case in EXERCISES["detect"].cases:
-        for each in judge_detect.schedules(case):
-            times = [event.now for event in each.events]
-            assert times == sorted(times) and times[0] > judge_detect.START
-            asked = [event.now for event in each.events if event.kind == "asked"]
-            for earlier, later in zip([judge_detect.START, *asked], asked, strict=False):
-                stopped = any(earlier <= begin and later <= end for begin, end in each.stops)
-                assert later - earlier < 0.999 * case.every or stopped
-            ended += sum(event.kind == "ended" for event in each.events)
-            stops += len(each.stops)
-            for begin, end in each.stops:
-                assert not [event for event in each.events if begin < event.now < end - 1e-5]
-                before, after = max(now for now in asked if now <= begin), min(now for now in asked if now > begin)
-                assert after == end - 1e-6
-                lengths.append((after - before) / case.every)
-            told = judge_detect.Told(case, each.stops)
-            for event in each.events:
-                told.tell(event)
-            deaths += sum(told.must(node, times[-1]) for node in case.nodes)
-    assert ended > 20 and stops > 80 and deaths > 50
-    assert 1.1 < min(lengths) < 1.3 and max(lengths) > 20
+def test_every_message_of_a_worker_is_lost_and_doubled_and_every_end_is_tried():
+    world = played(SOLVED["fault-tolerance"])
+    schedules, ours = list(pair.schedules_of(world)), [each for each in world.letters if not world.between(each)]
+    assert (len(world.letters), len(ours)) == (64, 48) and all(letter.arrived for letter in world.letters)
+    for happens in ("twice", "lost"):
+        assert [each.message for each in schedules if each.happens == happens] == [each.number for each in ours]
+    for how in ("lost", "late", "paused", "cut"):
+        ends = [each.after for each in schedules if (each.server, each.how) == (FIRST, how)]
+        assert ends == list(range(world.sent[FIRST] + 1))
 
 
-@pytest.mark.parametrize(
-    "mistake, what",
-    [
-        ("ignores-end", "the end is a silence that began long ago"),
-        ("own-pause", "any call ends the gap"),
-        ("own-pause", "a heartbeat ends the gap"),
-    ],
-)
-def test_a_stop_soon_after_a_call_is_a_stop(mistake, what):
-    def answer(nodes, every, lost, delay, now):
-        limit = 1.01 * ((lost + 1) * every + delay)
-        last, suspected, called = dict.fromkeys(nodes, now), set(), [now]
-
-        def heard(node, sent, now):
-            last[node] = now
-            suspected.discard(node)
-            called[0] = now if "call" in what or "heartbeat" in what else called[0]
-
-        def ended(node, now):
-            called[0] = now if "call" in what else called[0]
-            if mistake == "ignores-end":
-                last[node] = now - 10 * limit
-            else:
-                suspected.add(node)
-
-        def suspects(now):
-            if now - called[0] > every:
-                last.update(dict.fromkeys(nodes, now))
-            called[0] = now
-            suspected.update(node for node in nodes if now - last[node] > limit)
-            return set(suspected)
-
-        return heard, ended, suspects
-
-    verdict = check_exercise("detect", answer)
-    assert verdict.mistake == mistake, verdict
-    assert "ended(" in verdict.sentence
+def test_what_is_to_happen_happens():
+    for schedule in pair.schedules_of(played(SOLVED["fault-tolerance"])):
+        world = played(SOLVED["fault-tolerance"], schedule)
+        if schedule.happens == "lost":
+            assert [letter.number for letter in world.letters if letter.arrived is None] == [schedule.message]
+        if not schedule.server or len(world.views) == 1:  # nothing failed, or all was over before
+            assert not schedule.server or schedule.after > world.sent[schedule.server] // 2
+            continue
+        assert world.views[2] == ((FIRST,) if schedule.server == SECOND else (SECOND,))
+        told = {letter.message[1] for letter in world.letters if letter.message[0] == "value"}
+        assert max(told) == 2 or schedule.after > world.sent[schedule.server] // 2  # the survivor goes on
+        if schedule.how in ("lost", "late"):
+            assert world.sent[schedule.server] == schedule.after
 
 
-def test_the_detector_is_told_what_came():
-    told = check_exercise("detect", texts_of("detect").solutions()["detector"](clock=lambda sent, now: sent)).sentence
-    assert "heard(node2, 1400." in told and "suspects(5000." in told.splitlines()[-1]
-
-
-# ---- interval
+def test_the_same_schedule_is_the_same_run():
+    schedule = Schedule(0, "", FIRST, 9, "late")
+    one, other = (played(SOLVED["fault-tolerance"], schedule).letters for _ in range(2))
+    assert one == other and len(one) > 50
 
 
 @pytest.mark.slow
-def test_the_mean_is_that_of_drawn_failures():
-    """Daly's exact mean, beside runs of 100,000 saves: within 5 %."""
-    for case in EXERCISES["interval"].cases:
-        for factor in (1, 2):
-            work = factor * judge_interval.best(case.delta, case.mtbf)
-            drawn = judge_interval.simulated(case, work, 100_000)
-            assert drawn - 1 == pytest.approx(judge_interval.takes(case, work) - 1, rel=0.05)
+def test_the_sentence_shows_the_schedule_that_fails():
+    early = judged("fault-tolerance", wrong_answers("fault-tolerance")["acked-too-early"][0])
+    for language in LANGUAGES:
+        first, schedule, last = early[language].sentence.split("\n")
+        assert "('value', 1, 'w', 1," in schedule and FIRST in schedule and SECOND in first
+        assert last.count("→") == pair.SHOWN
 
 
-def test_nothing_is_better_than_the_best():
-    for case in EXERCISES["interval"].cases:
-        best = judge_interval.best(case.delta, case.mtbf)
-        least = judge_interval.takes(case, best)
-        assert all(judge_interval.takes(case, best * (1 + by / 100)) >= least for by in range(-50, 100))
+def faulty_pair(seed):
+    """One kind of message is changed, from the ``at``-th on, or what comes is not heard."""
+    draw = random.Random(seed)
+    fault, at = draw.choice(("weights", "round", "view", "late-answer", "deaf")), draw.randrange(1, 12)
 
+    def answer(me, peer, workers, send):
+        sent = []
 
-def test_published_numbers():
-    case = EXERCISES["interval"].cases[0]
-    assert case.mtbf / 3600 == pytest.approx(3.09, abs=0.005)
-    assert judge_interval.young(60, case.mtbf) / 60 == pytest.approx(19.3, abs=0.05)
-    assert judge_interval.young(10, case.mtbf) / 60 == pytest.approx(7.9, abs=0.05)
-    assert [round(judge_interval.daly(300, hours * 3600) / 60, 1) for hours in (24, 6, 0.25)] == [116.7, 56.7, 9.1]
+        def faulty(to, message):
+            sent.append(message)
+            if message[0] == "value" and len(sent) >= at:
+                _, view, key, number, weights = message
+                message = {
+                    "weights": ("value", view, key, number, weights * (1 + 1e-15) + 1e-15),
+                    "round": ("value", view, key, number + 1, weights),
+                    "view": ("value", view + 1, key, number, weights),
+                    "late-answer": ("value", view, key, max(number - 1, 1), weights),
+                    "deaf": message,
+                }[fault]
+            send(to, message)
 
+        solved = SOLVED["fault-tolerance"](me, peer, workers, faulty)
 
-def test_the_restart_does_not_matter():
-    best = [SOLVED["interval"](16384, 50677, 60, restart) for restart in (0, 60, 3600)]
-    assert best[0] == best[1] == best[2]
+        def on(sender, message):
+            if fault != "deaf" or sender != peer or len(sent) < at:
+                solved(sender, message)
 
-
-@pytest.mark.parametrize(
-    "wrong, mistake",
-    [
-        (lambda work, delta, mtbf: math.sqrt(2 * delta * mtbf) if delta < mtbf / 20 else 0.6 * mtbf, "too-often"),
-        (lambda work, delta, mtbf: min(work, 86400), "too-often"),
-        (lambda work, delta, mtbf: min(work, 7 * 86400), "too-often"),
-        (lambda work, delta, mtbf: max(work, 60), "too-seldom"),
-        (lambda work, delta, mtbf: max(work, delta), "too-seldom"),
-        (lambda work, delta, mtbf: work * (1.25 if delta > mtbf else 1), "too-seldom"),
-        (lambda work, delta, mtbf: work * (1.25 if 0.4 < delta / mtbf < 1 else 1), "too-seldom"),
-        (lambda work, delta, mtbf: work * (0.8 if 0.3 < delta / mtbf < 0.4 else 1), "too-often"),
-        (lambda work, delta, mtbf: work * (0.8 if 0.03 < delta / mtbf < 0.3 else 1), "too-often"),
-    ],
-)
-def test_an_interval_has_to_be_near_the_best_wherever_a_save_takes_more_or_less(wrong, mistake):
-    def answer(n, hours, delta, restart):
-        return wrong(SOLVED["interval"](n, hours, delta, restart), delta, hours * 3600 / n)
-
-    assert check_exercise("interval", answer).mistake == mistake
-
-
-def test_whoever_plays_failures_finds_the_interval():
-    case = EXERCISES["interval"].cases[0]
-    work = by_trying(case.n, case.hours, case.delta, case.restart)
-    assert judge_interval.judge(case, lambda *_: work)["interval"] == work
-
-
-# ---- atomic-save
-
-
-def saving(operations):
-    """Saves by these operations, in this order, and what was not there is left out."""
-
-    def answer(fs):
-        def save(name, data):
-            steps = {
-                "write": lambda: fs.write(name + ".new", data),
-                "sync": lambda: name + ".new" in fs.names() and fs.sync(name + ".new"),
-                "rename": lambda: name + ".new" in fs.names() and fs.rename(name + ".new", name + ".data"),
-                "sync_folder": fs.sync_folder,
-            }
-            for operation in operations:
-                steps[operation]()
-
-        return save, SOLVED["atomic-save"](fs)[1]
+        return on
 
     return answer
 
 
-def test_of_all_orders_only_one_survives():
-    every = ("write", "sync", "rename", "sync_folder")
-    orders = chain.from_iterable(permutations(some) for count in range(1, 5) for some in combinations(every, count))
-    orders = [order for order in orders if order[0] == "write"]
-    right = [order for order in orders if check_exercise("atomic-save", saving(order)).passed]
-    assert len(orders) > 10 and right == [every]
+def faulty_once(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(("total", "number", "forgets", "deaf")), draw.randrange(12)
+
+    def answer(disk, send):
+        def faulty(worker, key, number, total):
+            off = number >= at % 3 + 1
+            send(worker, key, number + (off and fault == "number"), total + (off and fault == "total"))
+
+        solved = SOLVED["count-once"](disk, faulty)
+
+        def on(worker, id, key, number, gradient):
+            if fault == "deaf" and number > at % 3:
+                return
+            solved(worker, id, key, number, gradient)
+            if fault == "forgets" and number == at % 3 + 1:
+                disk.put(key, ({}, 0))
+
+        return on
+
+    return answer
 
 
-def test_a_crash_leaves_what_was_not_synced_in_any_state():
-    disk = disks.Disk()
-    folder = disks.Folder(disk)
-    folder.write("old", b"abcd")
-    folder.sync("old")
-    folder.sync_folder()
-    folder.write("new", b"12345678")
-    folder.rename("new", "old")
-    found = {tuple((name, each.files[at].content) for name, at in each.names.items()) for each in disk.after_crash("")}
-    assert (("old", b"abcd"),) in found  # nothing of it is there
-    assert (("old", b"12345678"),) in found  # all of it
-    assert (("old", b""),) in found and (("old", b"1234"),) in found  # the name, without its content
-    assert (("old", b"abcd"), ("new", b"1234")) in found
-    assert disk.after_crash("a") == disk.after_crash("a")
-    with pytest.raises(FileNotFoundError, match="new"):
-        folder.read("new")
-    for wrong in (lambda: folder.write("a", "text"), lambda: folder.write(1, b""), lambda: folder.rename("old", None)):
-        with pytest.raises(TypeError):
-            wrong()
+def faulty_hashing(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(("turned", "short", "same", "moved", "none", "salted")), draw.randrange(1000)
+
+    def answer(keys, hosts, replicas):
+        copies, key = SOLVED["hashing"](keys, hosts, replicas), keys[at % len(keys)]
+        if fault == "turned":
+            copies = {key: found[::-1] if len(hosts) % 2 else found for key, found in copies.items()}
+        elif fault == "short":
+            copies[key] = copies[key][1:]
+        elif fault == "same":
+            copies[key] = [copies[key][0]] * (replicas + 1) if replicas else [*copies[key] * 2]
+        elif fault == "moved":
+            copies[key] = [sorted(hosts)[at % len(hosts)]]
+        elif fault == "none":
+            copies[key] = None
+        else:
+            copies = {key: sorted(found, key=hash) for key, found in copies.items()} if replicas else {}
+        return copies
+
+    return answer
 
 
-def test_after_a_crash_nothing_happens_whatever_is_caught():
-    def crash(number):
-        if number == 2:
-            raise disks.Crash
-
-    folder = disks.Folder(disks.Disk(), crash)
-    for _ in range(3):
-        with pytest.raises(disks.Crash):
-            folder.write("a", b"12")
-    with pytest.raises(disks.Crash):
-        folder.names()
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "fault-tolerance": (faulty_pair, 8, 1),
+    "count-once": (faulty_once, 8, 1),
+    "hashing": (faulty_hashing, 40, 3),
+}
 
 
-def test_a_save_that_catches_the_crash_is_judged_alike():
-    def stubborn(fs):
-        save, load = SOLVED["atomic-save"](fs)
-
-        def again(name, data):
-            for _ in range(2):
-                try:
-                    return save(name, data)
-                except BaseException:
-                    continue
-
-        return again, load
-
-    assert check_exercise("atomic-save", stubborn).passed
+# ---- counted once
 
 
-def test_the_state_of_the_disk_is_told():
-    solutions = texts_of("atomic-save").solutions()
-    told = check_exercise("atomic-save", solutions["saver"](sync=False)).sentence.splitlines()
-    assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
-    assert told[2].endswith("rank-0.data: b''")
+def test_powers_of_four_tell_which_pushes_count():
+    for seed in range(50):
+        draw = random.Random(seed)
+        pushes = [(draw.randrange(3), draw.randrange(1, 4)) for _ in range(3)]
+        total = sum(4 ** (judge_once.ROUNDS * worker + number - 1) for worker, number in pushes)
+        assert judge_once.decode(total, 3) == Counter(pushes)
+    for strange in (-1, 0.5, 4**9, None, "4", True):
+        assert judge_once.decode(strange, 3) is None
 
 
-def two_files(unfinished, whole=lambda name: name):
-    """The solution, with files that are called otherwise."""
-    return texts_of("atomic-save").solutions()["saver"](tmp=unfinished, whole=whole)
+def test_the_server_crashes_after_every_put_and_every_send():
+    world = judge_once.Once(ONCE, SOLVED["count-once"], Trouble()).run()
+    assert [event[0] for event in world.story[:6]] == ["push", "put", "send"] * 2
+    assert world.done == 36 and ("crash",) not in world.story
+    troubles = list(judge_once.troubles_of(world))
+    assert {each.crash for each in troubles if each.crash} == {*range(1, 37)}
+    for trouble in troubles:
+        world = judge_once.Once(ONCE, SOLVED["count-once"], trouble).run()
+        assert world.story.count(("crash",)) == (trouble.crash > 0) and not world.waits
+        for at, event in enumerate(world.story[1:]):
+            assert event != ("crash",) or world.story[at][0] in ("put", "send")
 
 
+def test_a_disk_keeps_copies():
+    kept = []
+
+    def answer(disk, send):
+        def on(worker, id, key, number, gradient):
+            counts, total = disk.get(key, ([], 0))
+            counts.append(number)
+            disk.put(key, (counts, total))
+            counts.append("afterwards")
+            kept.append(disk.get(key)[0])
+
+        return on
+
+    with pytest.raises(Failure):
+        judge_once.judge(ONCE, answer)
+    assert kept and all("afterwards" not in each for each in kept)
+
+
+@pytest.mark.slow
+def test_a_crash_passes_handlers_of_exceptions():
+    def answer(disk, send):
+        solved = partial(SOLVED["count-once"], disk, send)()
+
+        def on(*push):
+            try:
+                solved(*push)
+            except Exception:
+                send(push[0], push[2], push[3], 0)
+
+        return on
+
+    assert check_exercise("count-once", answer, deadline="100 s").passed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "answer, names",
+    "name, mistake",
     [
-        (two_files(lambda name: name + ".tmp"), ["rank-0", "rank-0.tmp"]),
-        (two_files(lambda name: "tmp-" + name), ["rank-0", "tmp-rank-0"]),
-        (two_files(lambda name: name + ".tmp", lambda name: "d-" + name), ["rank-0.tmp", "d-rank-0"]),
-        (two_files(lambda name: name[-8:] + "-t", lambda name: name + "-d"), [", rank-0.weight"]),
-        (two_files(lambda name: name[:12] + "-t", lambda name: name + "-d"), ["step-7 of model-a"]),
-        (two_files(lambda name: name + "-t", lambda name: name[:7] + name[-7:] + "-d"), ["model-a", "model-b"]),
-        (two_files(lambda name: name.lower() + "-t", lambda name: name + "-d"), ["step-7", "Step-7"]),
-        (two_files(lambda name: name.split(".")[0] + "-t", lambda name: name + "-d"), ["rank-0.momentum"]),
+        (lambda worker, key: f"{worker}{key}", "one-count-for-all-keys"),
+        (lambda worker, key: f"{key}{worker}", "one-count-for-all-workers"),
     ],
 )
-def test_no_two_names_share_a_file(answer, names):
-    verdict = check_exercise("atomic-save", answer)
-    assert verdict.mistake == "same-name" and all(name in verdict.sentence for name in names), verdict
+def test_names_that_run_together_are_one_count_for_several(name, mistake):
+    verdict = check_exercise("count-once", lambda disk, send: silent_on_old_pushes(disk, send, name), "100 s")
+    assert verdict.mistake == mistake and "n = 2" in verdict.sentence, verdict
 
 
 # ---- hashing
@@ -546,89 +555,3 @@ def test_the_backup_takes_over():
     heirs = {before[key][1] for key in keys if before[key][0] == gone}
     assert all(after[key][0] == before[key][1] for key in keys if before[key][0] == gone)
     assert len(heirs) == len(hosts) - 1
-
-
-# ---- whatever else may be given
-
-
-def faulty_detect(seed):
-    """One call is overheard, one node is added or left out, or the limit is off."""
-    draw = random.Random(seed)
-    fault, at = draw.choice(("heard", "ended", "add", "drop", "limit")), draw.randrange(3, 60)
-
-    def answer(nodes, every, lost, delay, now):
-        factor = draw.choice((0.5, 4)) if fault == "limit" else 1
-        heard, ended, suspects = SOLVED["detect"](nodes, every * factor, lost, delay * factor, now)
-        if fault == "heard":
-            heard = lambda node, sent, now: None if node == nodes[0] else SOLVED  # noqa: E731
-        if fault == "ended":
-            ended = lambda node, now: None  # noqa: E731
-        calls = Counter()
-
-        def asked(now):
-            calls["all"] += 1
-            found = suspects(now)
-            if fault == "add" and calls["all"] >= at:
-                return found | {nodes[at % len(nodes)]}
-            return found - {nodes[at % len(nodes)]} if fault == "drop" else found
-
-        return heard, ended, asked
-
-    return answer
-
-
-def faulty_interval(seed):
-    by = random.Random(seed).choice((0.3, 0.7, 1.5, 3, 60, -1, 1e-9, 1e12))
-    return lambda *given: by * SOLVED["interval"](*given)
-
-
-def faulty_save(seed):
-    """One operation is left out, done in another order, or done to another file."""
-    draw = random.Random(seed)
-    every = ["write", "sync", "rename", "sync_folder"]
-    fault = draw.choice(("left out", "turned", "load"))
-    if fault == "left out":
-        del every[draw.randrange(4)]
-        return saving(every)
-    if fault == "turned":
-        i = draw.randrange(3)
-        every[i], every[i + 1] = every[i + 1], every[i]
-        return saving(every)
-    by = draw.choice((lambda data: data and data[1:], lambda data: data or b"", lambda data: None, lambda data: b"?"))
-
-    def answer(fs):
-        save, load = SOLVED["atomic-save"](fs)
-        return save, lambda name: by(load(name))
-
-    return answer
-
-
-def faulty_hashing(seed):
-    draw = random.Random(seed)
-    fault, at = draw.choice(("turned", "short", "same", "moved", "none", "salted")), draw.randrange(1000)
-
-    def answer(keys, hosts, replicas):
-        copies, key = SOLVED["hashing"](keys, hosts, replicas), keys[at % len(keys)]
-        if fault == "turned":
-            copies = {key: found[::-1] if len(hosts) % 2 else found for key, found in copies.items()}
-        elif fault == "short":
-            copies[key] = copies[key][1:]
-        elif fault == "same":
-            copies[key] = [copies[key][0]] * (replicas + 1) if replicas else [*copies[key] * 2]
-        elif fault == "moved":
-            copies[key] = [sorted(hosts)[at % len(hosts)]]
-        elif fault == "none":
-            copies[key] = None
-        else:
-            copies = {key: sorted(found, key=hash) for key, found in copies.items()} if replicas else {}
-        return copies
-
-    return answer
-
-
-FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
-    "detect": (faulty_detect, 40, 3),
-    "interval": (faulty_interval, 40, 3),
-    "atomic-save": (faulty_save, 40, 3),
-    "hashing": (faulty_hashing, 40, 3),
-}

@@ -76,7 +76,7 @@ def draw(
         return Drawing(lambda: hash_ring(what), f"{len(what.servers)} servers")
     if isinstance(what, tuple | list) and len(what) == 2 and all(isinstance(each, Placement) for each in what):
         before, after = what
-        return Drawing(lambda: two_rings(before, after), f"{moved(before, after):.1%} of the ring moves")
+        return Drawing(lambda: two_rings(before, after), text("hash-ring.moved", share=f"{moved(before, after):.1%}"))
     if isinstance(what, Network):
         start, end = _span(what, at)
         moments = f"{units.show_seconds(start)} – {units.show_seconds(end)}"

@@ -1,0 +1,453 @@
+"""The exercises of chapter 06: the judges of detectors, intervals and saves."""
+
+import hashlib
+import heapq
+import math
+import random
+import sys
+from collections import Counter
+from itertools import chain, combinations, permutations
+
+import cloudpickle
+import pytest
+from helpers.exercises import EXERCISES, module
+
+from d2lps import check_exercise
+from d2lps.notebook.grading.course import texts_of
+
+# An answer of these tests goes to another process as a learner's does: whole, without the module where it stands.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CHAPTER = "06-faults"
+IDS = ("detect", "interval", "atomic-save")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+judge_detect, judge_interval, judge_atomic_save, disks = (
+    module(CHAPTER, name) for name in ("judge_detect", "judge_interval", "judge_atomic_save", "crashing_disk")
+)
+
+
+# ---- right answers that are unlike the solutions
+
+
+class Listener:
+    """Adds up for how long it has listened to the silence of each node: its own stops do not count at all."""
+
+    def __init__(self, nodes, every, lost, delay, now):
+        self.limit, self.most, self.now = 1.5 * ((lost + 1) * every + delay), every, now
+        self.silent = {node: 0.0 for node in nodes}
+
+    def listen(self, now):
+        passed, self.now = now - self.now, now
+        if passed > self.most:  # it was stopped
+            return
+        for node in self.silent:
+            self.silent[node] += passed
+
+    def heard(self, node, sent, now):
+        self.listen(now)
+        self.silent[node] = 0.0
+
+    def ended(self, node, now):
+        self.silent[node] = math.inf
+
+    def suspects(self, now):
+        self.listen(now)
+        found = [node for node, silent in self.silent.items() if silent > self.limit]
+        self.silent.update(dict.fromkeys(found, math.inf))
+        return found
+
+
+def by_listening(nodes, every, lost, delay, now):
+    listener = Listener(nodes, every, lost, delay, now)
+    return [listener.heard, listener.ended, listener.suspects]
+
+
+def by_deadlines(nodes, every, lost, delay, now):
+    """A heap of deadlines; those that no longer hold are passed over, and a stop of its own puts all of them off."""
+    limit, late = 1.9 * ((lost + 1) * every + delay), 0.0
+    due = {node: now + limit for node in nodes}
+    heap, suspected, asked = sorted((time, node) for node, time in due.items()), set(), now
+
+    def heard(node, sent, now):
+        due[node] = now - late + limit
+        heapq.heappush(heap, (due[node], node))
+        suspected.difference_update({node})
+
+    def suspects(now):
+        nonlocal asked, late
+        if now - asked > every:
+            late += now - asked
+        asked = now
+        while heap and heap[0][0] < now - late:
+            time, node = heapq.heappop(heap)
+            if due[node] == time:
+                suspected.add(node)
+        return frozenset(suspected)
+
+    return heard, lambda node, now: suspected.add(node), suspects
+
+
+def daly(n, hours, delta, restart):
+    mtbf = hours * 3600 / n
+    small = delta / (2 * mtbf)
+    return math.sqrt(2 * delta * mtbf) * (1 + math.sqrt(small) / 3 + small / 9) - delta
+
+
+def by_newton(n, hours, delta, restart):
+    """Looks for the zero of the derivative, in units of M."""
+    small = delta * n / (hours * 3600)
+    x = math.sqrt(2 * small)
+    for _ in range(50):
+        x -= (1 - math.exp(-(x + small)) - x) / (math.exp(-(x + small)) - 1)
+    return x * hours * 3600 / n
+
+
+def by_trying(n, hours, delta, restart):
+    """Of drawn times between two failures, how much is work that was saved? With intervals that grow by 3 %."""
+    draw, mtbf = random.Random(1), hours * 3600 / n
+    times = [draw.expovariate(1 / mtbf) for _ in range(20_000)]
+    tried = [mtbf / 300 * 1.03**i for i in range(200)]
+    return max(tried, key=lambda work: sum(time // (work + delta) for time in times) * work)
+
+
+def in_two_slots(fs):
+    """Writes into two files in turn, each with its number and a digest; the newest whole one counts."""
+
+    def whole(name):
+        found = []
+        for slot in ("a", "b"):
+            if f"{name}.{slot}" in fs.names():
+                content = fs.read(f"{name}.{slot}")
+                digest, number, data = content[:32], content[32:40], content[40:]
+                if hashlib.sha256(number + data).digest() == digest:
+                    found.append((int.from_bytes(number, "big"), slot, data))
+        return max(found, default=(0, "b", None))
+
+    def save(name, data):
+        number, slot, _ = whole(name)
+        body = (number + 1).to_bytes(8, "big") + data
+        other = f"{name}.{'ab'.replace(slot, '')}"
+        fs.write(other, hashlib.sha256(body).digest() + body)
+        fs.sync(other)
+        fs.sync_folder()
+
+    return save, lambda name: whole(name)[2]
+
+
+def by_pointer(fs):
+    """The data lie in one of two files, and a small one says in which; that one is renamed last."""
+
+    def save(name, data):
+        mine = "1" if f"{name}-is" in fs.names() and fs.read(f"{name}-is") == b"0" else "0"
+        for file, content in ((f"{name}-{mine}", data), (f"{name}-next", mine.encode())):
+            fs.write(file, content)
+            fs.sync(file)
+        fs.sync_folder()
+        fs.rename(f"{name}-next", f"{name}-is")
+        fs.sync_folder()
+
+    def load(name):
+        if f"{name}-is" in fs.names():
+            return fs.read(f"{name}-{fs.read(f'{name}-is').decode()}")
+
+    return [save, load]
+
+
+def with_generations(fs):
+    """The old file is kept under another name, and load goes back to it; what is left over is removed first."""
+
+    def save(name, data):
+        if f"{name}~" in fs.names():
+            fs.remove(f"{name}~")
+        fs.write(f"{name}~", data)
+        fs.sync(f"{name}~")
+        fs.sync_folder()
+        if f"{name}." in fs.names():
+            fs.rename(f"{name}.", f"{name}.old")
+        fs.rename(f"{name}~", f"{name}.")
+        fs.sync_folder()
+
+    def load(name):
+        there = [each for each in (f"{name}.", f"{name}.old") if each in fs.names()]
+        return fs.read(there[0]) if there else None
+
+    return save, load
+
+
+RIGHT = {
+    "detect": [by_listening, by_deadlines],
+    "interval": [daly, by_newton],
+    "atomic-save": [in_two_slots, by_pointer, with_generations],
+}
+
+
+# ---- detect
+
+
+@pytest.mark.parametrize(
+    "factor, mistake", [(0.97, "too-short"), (1.0, None), (1.5, None), (1.95, None), (2.6, "too-long")]
+)
+def test_the_limit_may_be_chosen_within_a_band(factor, mistake):
+    answer = texts_of("detect").solutions()["detector"](
+        limit=lambda every, lost, delay: factor * ((lost + 1) * every + delay)
+    )
+    verdict = check_exercise("detect", answer, deadline="100 s")
+    assert verdict.mistake == mistake, verdict
+
+
+def test_a_living_node_keeps_to_what_is_agreed():
+    """No living node is silent for longer than is agreed, however its heartbeats are drawn."""
+    for case in EXERCISES["detect"].cases:
+        for seed in range(judge_detect.SEEDS):
+            assert judge_detect.drawn(case, seed) == judge_detect.drawn(case, seed)
+        nodes, silence = case.nodes, case.silence
+        draw = random.Random(1)
+        for beats in (
+            judge_detect.heartbeats(case, draw, nodes[0], 0, 300 * silence, losses=1),
+            judge_detect.heartbeats(case, draw, nodes[0], 0, 300 * silence),
+            judge_detect.worst(case, nodes[0], 0, 300 * silence),
+        ):
+            times = sorted(event.now for event in beats)
+            gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+            assert max(gaps) <= silence and len(times) > 100
+    assert max(gaps) > 0.9 * silence
+
+
+def test_the_schedules_have_every_difficulty():
+    ended = stops = deaths = 0
+    lengths = []
+    for case in EXERCISES["detect"].cases:
+        for each in judge_detect.schedules(case):
+            times = [event.now for event in each.events]
+            assert times == sorted(times) and times[0] > judge_detect.START
+            asked = [event.now for event in each.events if event.kind == "asked"]
+            for earlier, later in zip([judge_detect.START, *asked], asked, strict=False):
+                stopped = any(earlier <= begin and later <= end for begin, end in each.stops)
+                assert later - earlier < 0.999 * case.every or stopped
+            ended += sum(event.kind == "ended" for event in each.events)
+            stops += len(each.stops)
+            for begin, end in each.stops:
+                assert not [event for event in each.events if begin < event.now < end - 1e-5]
+                before, after = max(now for now in asked if now <= begin), min(now for now in asked if now > begin)
+                assert after == end - 1e-6
+                lengths.append((after - before) / case.every)
+            told = judge_detect.Told(case, each.stops)
+            for event in each.events:
+                told.tell(event)
+            deaths += sum(told.must(node, times[-1]) for node in case.nodes)
+    assert ended > 20 and stops > 80 and deaths > 50
+    assert 1.1 < min(lengths) < 1.3 and max(lengths) > 20
+
+
+def test_the_detector_is_told_what_came():
+    told = check_exercise("detect", texts_of("detect").solutions()["detector"](clock=lambda sent, now: sent)).sentence
+    assert "heard(node2, 1400." in told and "suspects(5000." in told.splitlines()[-1]
+
+
+# ---- interval
+
+
+@pytest.mark.slow
+def test_the_mean_is_that_of_drawn_failures():
+    """Daly's exact mean, beside runs of 100,000 saves: within 5 %."""
+    for case in EXERCISES["interval"].cases:
+        for factor in (1, 2):
+            work = factor * judge_interval.best(case.delta, case.mtbf)
+            drawn = judge_interval.simulated(case, work, 100_000)
+            assert drawn - 1 == pytest.approx(judge_interval.takes(case, work) - 1, rel=0.05)
+
+
+def test_nothing_is_better_than_the_best():
+    for case in EXERCISES["interval"].cases:
+        best = judge_interval.best(case.delta, case.mtbf)
+        least = judge_interval.takes(case, best)
+        assert all(judge_interval.takes(case, best * (1 + by / 100)) >= least for by in range(-50, 100))
+
+
+def test_published_numbers():
+    case = EXERCISES["interval"].cases[0]
+    assert case.mtbf / 3600 == pytest.approx(3.09, abs=0.005)
+    assert judge_interval.young(60, case.mtbf) / 60 == pytest.approx(19.3, abs=0.05)
+    assert judge_interval.young(10, case.mtbf) / 60 == pytest.approx(7.9, abs=0.05)
+    assert [round(judge_interval.daly(300, hours * 3600) / 60, 1) for hours in (24, 6, 0.25)] == [116.7, 56.7, 9.1]
+
+
+def test_the_restart_does_not_matter():
+    best = [SOLVED["interval"](16384, 50677, 60, restart) for restart in (0, 60, 3600)]
+    assert best[0] == best[1] == best[2]
+
+
+@pytest.mark.parametrize(
+    "wrong, mistake",
+    [
+        (lambda work, delta, mtbf: math.sqrt(2 * delta * mtbf) if delta < mtbf / 20 else 0.6 * mtbf, "too-often"),
+        (lambda work, delta, mtbf: min(work, 86400), "too-often"),
+        (lambda work, delta, mtbf: min(work, 7 * 86400), "too-often"),
+        (lambda work, delta, mtbf: max(work, 60), "too-seldom"),
+        (lambda work, delta, mtbf: max(work, delta), "too-seldom"),
+        (lambda work, delta, mtbf: work * (1.25 if delta > mtbf else 1), "too-seldom"),
+        (lambda work, delta, mtbf: work * (1.25 if 0.4 < delta / mtbf < 1 else 1), "too-seldom"),
+        (lambda work, delta, mtbf: work * (0.8 if 0.3 < delta / mtbf < 0.4 else 1), "too-often"),
+        (lambda work, delta, mtbf: work * (0.8 if 0.03 < delta / mtbf < 0.3 else 1), "too-often"),
+    ],
+)
+def test_an_interval_has_to_be_near_the_best_wherever_a_save_takes_more_or_less(wrong, mistake):
+    def answer(n, hours, delta, restart):
+        return wrong(SOLVED["interval"](n, hours, delta, restart), delta, hours * 3600 / n)
+
+    assert check_exercise("interval", answer).mistake == mistake
+
+
+def test_whoever_plays_failures_finds_the_interval():
+    case = EXERCISES["interval"].cases[0]
+    work = by_trying(case.n, case.hours, case.delta, case.restart)
+    assert judge_interval.judge(case, lambda *_: work)["interval"] == work
+
+
+# ---- atomic-save
+
+
+def saving(operations):
+    """Saves by these operations, in this order, and what was not there is left out."""
+
+    def answer(fs):
+        def save(name, data):
+            steps = {
+                "write": lambda: fs.write(name + ".new", data),
+                "sync": lambda: name + ".new" in fs.names() and fs.sync(name + ".new"),
+                "rename": lambda: name + ".new" in fs.names() and fs.rename(name + ".new", name + ".data"),
+                "sync_folder": fs.sync_folder,
+            }
+            for operation in operations:
+                steps[operation]()
+
+        return save, SOLVED["atomic-save"](fs)[1]
+
+    return answer
+
+
+def test_of_all_orders_only_one_survives():
+    every = ("write", "sync", "rename", "sync_folder")
+    orders = chain.from_iterable(permutations(some) for count in range(1, 5) for some in combinations(every, count))
+    orders = [order for order in orders if order[0] == "write"]
+    right = [order for order in orders if check_exercise("atomic-save", saving(order)).passed]
+    assert len(orders) > 10 and right == [every]
+
+
+def test_a_crash_leaves_what_was_not_synced_in_any_state():
+    disk = disks.Disk()
+    folder = disks.Folder(disk)
+    folder.write("old", b"abcd")
+    folder.sync("old")
+    folder.sync_folder()
+    folder.write("new", b"12345678")
+    folder.rename("new", "old")
+    found = {tuple((name, each.files[at].content) for name, at in each.names.items()) for each in disk.after_crash("")}
+    assert (("old", b"abcd"),) in found  # nothing of it is there
+    assert (("old", b"12345678"),) in found  # all of it
+    assert (("old", b""),) in found and (("old", b"1234"),) in found  # the name, without its content
+    assert (("old", b"abcd"), ("new", b"1234")) in found
+    assert disk.after_crash("a") == disk.after_crash("a")
+    with pytest.raises(FileNotFoundError, match="new"):
+        folder.read("new")
+    for wrong in (lambda: folder.write("a", "text"), lambda: folder.write(1, b""), lambda: folder.rename("old", None)):
+        with pytest.raises(TypeError):
+            wrong()
+
+
+def test_after_a_crash_nothing_happens_whatever_is_caught():
+    def crash(number):
+        if number == 2:
+            raise disks.Crash
+
+    folder = disks.Folder(disks.Disk(), crash)
+    for _ in range(3):
+        with pytest.raises(disks.Crash):
+            folder.write("a", b"12")
+    with pytest.raises(disks.Crash):
+        folder.names()
+
+
+def test_a_save_that_catches_the_crash_is_judged_alike():
+    def stubborn(fs):
+        save, load = SOLVED["atomic-save"](fs)
+
+        def again(name, data):
+            for _ in range(2):
+                try:
+                    return save(name, data)
+                except BaseException:
+                    continue
+
+        return again, load
+
+    assert check_exercise("atomic-save", stubborn).passed
+
+
+def test_the_state_of_the_disk_is_told():
+    solutions = texts_of("atomic-save").solutions()
+    told = check_exercise("atomic-save", solutions["saver"](sync=False)).sentence.splitlines()
+    assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
+    assert told[2].endswith("rank-0.data: b''")
+
+
+# ---- whatever else may be given
+
+
+def faulty_detect(seed):
+    """One call is overheard, one node is added or left out, or the limit is off."""
+    draw = random.Random(seed)
+    fault, at = draw.choice(("heard", "ended", "add", "drop", "limit")), draw.randrange(3, 60)
+
+    def answer(nodes, every, lost, delay, now):
+        factor = draw.choice((0.5, 4)) if fault == "limit" else 1
+        heard, ended, suspects = SOLVED["detect"](nodes, every * factor, lost, delay * factor, now)
+        if fault == "heard":
+            heard = lambda node, sent, now: None if node == nodes[0] else SOLVED  # noqa: E731
+        if fault == "ended":
+            ended = lambda node, now: None  # noqa: E731
+        calls = Counter()
+
+        def asked(now):
+            calls["all"] += 1
+            found = suspects(now)
+            if fault == "add" and calls["all"] >= at:
+                return found | {nodes[at % len(nodes)]}
+            return found - {nodes[at % len(nodes)]} if fault == "drop" else found
+
+        return heard, ended, asked
+
+    return answer
+
+
+def faulty_interval(seed):
+    by = random.Random(seed).choice((0.3, 0.7, 1.5, 3, 60, -1, 1e-9, 1e12))
+    return lambda *given: by * SOLVED["interval"](*given)
+
+
+def faulty_save(seed):
+    """One operation is left out, done in another order, or done to another file."""
+    draw = random.Random(seed)
+    every = ["write", "sync", "rename", "sync_folder"]
+    fault = draw.choice(("left out", "turned", "load"))
+    if fault == "left out":
+        del every[draw.randrange(4)]
+        return saving(every)
+    if fault == "turned":
+        i = draw.randrange(3)
+        every[i], every[i + 1] = every[i + 1], every[i]
+        return saving(every)
+    by = draw.choice((lambda data: data and data[1:], lambda data: data or b"", lambda data: None, lambda data: b"?"))
+
+    def answer(fs):
+        save, load = SOLVED["atomic-save"](fs)
+        return save, lambda name: by(load(name))
+
+    return answer
+
+
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "detect": (faulty_detect, 40, 3),
+    "interval": (faulty_interval, 40, 3),
+    "atomic-save": (faulty_save, 40, 3),
+}
