@@ -19,6 +19,7 @@ import test_exercises_09
 import test_exercises_10
 import test_exercises_11
 import test_exercises_12
+import test_exercises_13
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -60,6 +61,7 @@ TABLES = [
     test_exercises_10,
     test_exercises_11,
     test_exercises_12,
+    test_exercises_13,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}

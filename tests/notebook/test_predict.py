@@ -215,7 +215,7 @@ def test_it_is_named_in_the_language_of_the_reader(spoken):
     assert f'lang="{spoken}' in revealed._repr_html_() and thought[spoken] in revealed._repr_html_()
 
 
-ASKING = re.compile(r'predict\("([\w-]+)", (\{.*?\})', re.S)
+ASKING = re.compile(r'predict\(\s*"([\w-]+)", (\{.*?\})', re.S)
 
 
 def test_the_chapters_know_what_they_ask():

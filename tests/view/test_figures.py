@@ -24,7 +24,6 @@ FIGURES = [
     "ps-multimachine",
     "ps-multips",
     "overlap",
-    "moving",
     "kinds",
     "mlp",
     "groups",
