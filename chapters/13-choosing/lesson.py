@@ -188,9 +188,9 @@ table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
 best = parallelize("gpt-39.1b", gpus=64, batch=16)
 second = Layout(8, 4, 2, 1, 1, 8, stage=1, recompute="selective")
 for layout in (second, best.layout):
-    print(*layout[:3], sep=" · ", end=f", v = {layout.chunks}, ")
-    print(f"micro = {layout.micro}, recompute = {layout.recompute}:",
-          show_seconds(sum(step(best.model, layout, a100).values())))
+    print(*layout[:3], sep=" · ", end="   ")
+    print(f"v = {layout.chunks}", f"micro = {layout.micro}", layout.recompute,
+          show_seconds(sum(step(best.model, layout, a100).values())), sep="   ")
 
 # %% published
 rows = []
