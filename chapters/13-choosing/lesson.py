@@ -247,11 +247,10 @@ for lines, speed in zip(ledgers, speeds):
                                           "activations")), key=lambda r: abs(r - 1))
     rows.append([" · ".join(shape), f"{worst:.6f}", f"{speed['ratio']:.3f}",
                  f"{speed['share of the peak']:.0%}"])
-print(table("shape", "allocated-by-predicted", "predicted-by-measured",
-            "of-peak", rows=rows))
 _, pageable, pinned, back, both, _ = copies.values()
 print(newest["gpu"], f"{pageable / 1e9:.0f} GB/s", f"{pinned / 1e9:.0f} GB/s",
       f"{both * (1 / pinned + 1 / back):.1f} ×", sep="   ")
+table("shape", "allocated-by-predicted", "predicted-by-measured", "of-peak", rows=rows)
 
 # %% exercise-choose
 def choose(model, gpus, memory, per_node, batch):

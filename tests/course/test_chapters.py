@@ -744,6 +744,6 @@ def test_the_numbers_of_chapter_13(executed, language):
     newest = json.loads(max((ROOT / "tests/benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
     speeds = [each for each in newest["figures"] if each["what"].startswith("P22")]
     assert len(speeds) == 3 and all(abs(each["ratio"] - 1) < 0.09 for each in speeds)
-    assert [row[2:] for row in rows("real-gpu")[1:4]] == [
+    assert [row[2:] for row in rows("real-gpu")[-3:]] == [
         [f"{each['ratio']:.3f}", f"{each['share of the peak']:.0%}"] for each in speeds
     ]
