@@ -1,5 +1,7 @@
 """With what this chapter opens: one step of the same model on the same 64 GPUs, divided in three ways."""
 
+import re
+
 from d2lps import Trace
 from d2lps.scaling import GPUS, MODELS, Choice, Layout, step
 from d2lps.scaling.command import trace_of
@@ -15,4 +17,10 @@ def opening() -> dict[str, Trace]:
 
 def _trace(t: int, p: int, d: int) -> Trace:
     layout = Layout(t, p, d, 1, 1, SEQUENCES // d, stage=1, recompute="selective")
-    return trace_of(Choice(MODEL, GPU, layout, "", step(MODEL, layout, GPU)))
+    trace = trace_of(Choice(MODEL, GPU, layout, "", step(MODEL, layout, GPU)))
+
+    def all_of(lane: re.Match) -> str:
+        first = t * int(lane[1])
+        return f'"gpu{first}–{first + t - 1}"'
+
+    return Trace.from_json(re.sub(r'"gpu(\d+)"', all_of, trace.to_json()))  # a lane stands for all GPUs of a stage

@@ -7,7 +7,10 @@ d2lps.speak("en")
 d2lps.opening("13")
 
 # %% imports
+import json
+import re
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -146,12 +149,12 @@ runs = {"GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full"))
         "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1))}
 rows = []
 for name, (model, gpu, layout) in runs.items():
-    for dimension, nbytes in sent(MODELS[model], layout).items():
-        if nbytes:
-            seconds = [show_seconds(nbytes / getattr(GPUS[gpu], wire))
-                       for wire in ("inside", "outside")]
-            rows.append([name, short[dimension], getattr(layout, dimension),
-                         show_size(nbytes), *seconds])
+    by = sent(MODELS[model], layout)
+    for dimension in short:
+        seconds = [show_seconds(by[dimension] / getattr(GPUS[gpu], wire))
+                   for wire in ("inside", "outside")]
+        rows.append([name, short[dimension], getattr(layout, dimension),
+                     show_size(by[dimension]), *seconds])
 table("model", "dimension", "devices", "bytes-sent", "at-inside",
       "at-outside", rows=rows)
 
@@ -183,8 +186,11 @@ table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
 
 # %% best-of-64
 best = parallelize("gpt-39.1b", gpus=64, batch=16)
-print(*best.layout[:3], sep=" · ", end=f", v = {best.layout.chunks}\n")
-show_seconds(best.duration)
+second = Layout(8, 4, 2, 1, 1, 8, stage=1, recompute="selective")
+for layout in (second, best.layout):
+    print(*layout[:3], sep=" · ", end="   ")
+    print(f"v = {layout.chunks}", f"micro = {layout.micro}", layout.recompute,
+          show_seconds(sum(step(best.model, layout, a100).values())), sep="   ")
 
 # %% published
 rows = []
@@ -227,6 +233,24 @@ try:
 except ScalingError as problem:
     print(problem)
 choice
+
+# %% real-gpu
+folder = Path(d2lps.__file__).parents[1] / "tests" / "benchmarks" / "measured"
+newest = json.loads(max(folder.glob("gpu-*.json")).read_text("utf-8"))
+ledgers, speeds, (copies,) = (
+    [each for each in newest["figures"] if each["what"].startswith(number)]
+    for number in ("P21", "P22", "P23"))
+rows = []
+for lines, speed in zip(ledgers, speeds):
+    shape = re.findall("[0-9]+", lines["what"])[1:]
+    worst = max((lines[kind] for kind in ("weights", "gradients", "optimizer",
+                                          "activations")), key=lambda r: abs(r - 1))
+    rows.append([" · ".join(shape), f"{worst:.6f}", f"{speed['ratio']:.3f}",
+                 f"{speed['share of the peak']:.0%}"])
+_, pageable, pinned, back, both, _ = copies.values()
+print(newest["gpu"], f"{pageable / 1e9:.0f} GB/s", f"{pinned / 1e9:.0f} GB/s",
+      f"{both * (1 / pinned + 1 / back):.1f} ×", sep="   ")
+table("shape", "allocated-by-predicted", "predicted-by-measured", "of-peak", rows=rows)
 
 # %% exercise-choose
 def choose(model, gpus, memory, per_node, batch):

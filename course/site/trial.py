@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]  # has the package course
 LIMIT = 3.0  # seconds of processor time for one cell here; a browser takes two to four times as long
 ALL = 300  # seconds for all cells of a chapter
 JUDGED = re.compile(r"d2lps\.check_exercise\(.*?\)")
+PACKED = {".venv", "chapters", "course", "d2lps"}  # the folders of the course whose files a cell may read
 THERE = {"d2lps", "networkx"}  # what a browser has beside Python's own modules and those of chapters
 
 
@@ -109,6 +110,14 @@ class _Lacking:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
+def _packed(event: str, given: tuple) -> None:
+    """Refuse to open files of the course that a browser does not have; a hook of ``sys.addaudithook``."""
+    if event == "open" and isinstance(given[0], str | Path):
+        path = Path(given[0]).absolute()
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in PACKED:
+            raise FileNotFoundError(f"a browser does not have {path}")
+
+
 def _refuse(*_: object, **__: object) -> None:
     raise OSError("a browser has no processes, threads and sockets")
 
@@ -125,6 +134,7 @@ def _trial() -> None:
 
     cells, solutions = json.load(sys.stdin)
     sys.meta_path.insert(0, _Lacking())
+    sys.addaudithook(_packed)
     from d2lps.notebook.grading import calls
 
     calls.THREADS = False

@@ -70,11 +70,15 @@ def text_in(language: str, key: str, /, **values: object) -> str:
 def named(name: str) -> str:
     """Translate a name such as ``"shards"`` or ``"4 servers"`` into the language in force; keep unknown names.
 
-    ``[names]`` in ``en.toml`` lists the known ones. In a list with commas each name is translated.
+    ``[names]`` in ``en.toml`` lists the known ones: the English name, or its key. In a list with commas each name is
+    translated.
     """
     for key, pattern in _names():
         if match := pattern.fullmatch(name):
             return text(key, **match.groupdict())
+    key = f"names.{name}"
+    if "{" not in sentences("en").get(key, "{"):
+        return text(key)
     return text("list.comma").join(map(named, name.split(", "))) if ", " in name else name
 
 

@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, offline, and show the right numbers in every language."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -732,8 +733,17 @@ def test_the_numbers_of_chapter_13(executed, language):
     errors = [[float(each.rstrip("%")) for each in row[-2:]] for row in rows("published")[-10:]]
     assert max(abs(off) for off, _ in errors) == 8.3 and sum(abs(off) for off, _ in errors) / 9 < 5
     assert min(plain for _, plain in errors) == -27.5
-    assert "8 · 4 · 2, v = 12" in shown(book, "best-of-64") and "925.2 ms" in shown(book, "best-of-64")
+    assert rows("best-of-64") == [
+        ["8 · 4 · 2", "v = 1", "micro = 1", "selective", "1.21 s"],
+        ["8 · 4 · 2", "v = 12", "micro = 2", "none", "925.2 ms"],
+    ]
     for gpus, published in (("8192", 430), ("16384", 400)):
         speeds = [float(row[-1]) for row in rows("llama")[1:] if row[0] == gpus]
         assert min(speeds) < published < max(speeds)
     assert float(shown(book, "choose").split()[0]) < 10 and "354.6 GB" in shown(book, "choose-llama")
+    newest = json.loads(max((ROOT / "tests/benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
+    speeds = [each for each in newest["figures"] if each["what"].startswith("P22")]
+    assert len(speeds) == 3 and all(abs(each["ratio"] - 1) < 0.09 for each in speeds)
+    assert [row[2:] for row in rows("real-gpu")[-3:]] == [
+        [f"{each['ratio']:.3f}", f"{each['share of the peak']:.0%}"] for each in speeds
+    ]

@@ -10,7 +10,7 @@ from helpers import workspaces
 from nbclient import NotebookClient
 
 from d2lps import aggregate_at, cost, pcie_server, predict, sharded, speak
-from d2lps.messages import LANGUAGES, sentences
+from d2lps.messages import LANGUAGES, named, sentences
 from d2lps.notebook import kept
 from d2lps.notebook.entries import PredictionError
 from d2lps.notebook.grading.course import CHAPTERS
@@ -234,6 +234,16 @@ def test_the_chapters_know_what_they_ask():
         for thought in table.get("thoughts", ()):
             assert set(thought["of"]) <= set(asked[name])
             assert set(thought) == {"of", "guess", *LANGUAGES}
+
+
+@pytest.mark.parametrize("language", ["vi", "zh"])
+def test_every_word_that_a_prediction_asks_for_is_translated(language):
+    lessons = [lesson.read_text("utf-8") for lesson in CHAPTERS.glob("*/lesson.py")]
+    items = {item for lesson in lessons for _, units in ASKING.findall(lesson) for item in ast.literal_eval(units)}
+    words = {item for item in items if re.search(r"\b[a-z]{3,}\b", item)} - {"number % k"}  # which is code
+    assert {"slowdown", "speedup", "ring", "false alarms"} <= words
+    speak(language)
+    assert [item for item in words if named(item) == item] == []
 
 
 def test_the_wrong_numbers_of_the_race_come_from_their_thoughts():

@@ -98,6 +98,7 @@ def test_no_sentence_is_written_that_nobody_says():
 def test_what_a_program_calls_things_is_shown_in_the_language_in_force():
     speak("zh")
     assert named("4 servers") == "4 台服务器" and named("GPU 0") == "GPU 0"
+    assert named("slowdown") == named("times as long") == "用时是几倍" and named("servers") == "servers"
     assert repr(table("strategy", rows=[["shards"]])).endswith("分片")
     speak("vi")
     assert named("shards") == "phân mảnh" and named("many servers") == "many servers"

@@ -145,6 +145,7 @@ def test_cells_with_torch_threads_or_wrong_solutions_are_not_offered():
         ("fork", "import os\nos.fork()"),
         ("slow", "while True: pass"),
         ("magic", "# %%px\nx = 1"),
+        ("file", "from pathlib import Path\nPath(d2lps.__file__).parents[1].joinpath('README.md').read_text('utf-8')"),
         ("plain", "x = 2"),
         ("exercise-own-gpu", "own_gpu = None\nd2lps.check_exercise('own-gpu', own_gpu)"),
     ]
