@@ -37,9 +37,9 @@ def fault_tolerance(me, peer, workers, send):
 
     def on(sender, message):
         nonlocal view, members
-        kind, of, *rest = message
+        kind, number, *rest = message
         if kind == "view" and of > view:
-            view, members = of, rest[0]
+            view, members = number, rest[0]
         if of != view:
             return
         if kind == "push" and members[0] == me:

@@ -234,7 +234,9 @@ def _band(sheet: _Sheet, band: Band) -> Iterator[str]:
             color, over = ("soft", " d2-over") if band.look == "crashed" else (color, over)
             over = " d2-over" if band.look == "paused" else over
             look = {"class_": f"d2-note d2-{color}{over}"}
-            yield words(shown, x + wide / 2, y + 16, "note", color, **look)
+            crossed = band.look == "crashed" and band.start > sheet.start  # the word stands beside the cross
+            place = (x + 14, y + 16, "note", color, None) if crossed else (x + wide / 2, y + 16, "note", color)
+            yield words(shown, *place, **look)
             return
 
 
