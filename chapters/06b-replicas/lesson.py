@@ -518,7 +518,7 @@ print(during, after)
 draw(election, at=(0.85, 1.35))
 
 # %% raft-election
-draw(election, at=(1.155, 1.18))
+draw(election, at=(1.152, 1.177))
 
 # %% ranks
 ranks = d2lps.ranks(2)

@@ -44,7 +44,8 @@ def step_runs(trace: Trace) -> list[tuple[int, float, float]]:
     """Return (number, start, end) of each step; one that is done again after a death has a run each time.
 
     Messages of a step may also be far from it in time, such as copies for a disk or a new server: they are no run.
-    So a step ends where another step's message lies between two of its own, and goes on, or begins again, with gradients.
+    So a step ends where another step's message, or the return of a dead node, lies between two of its own. It goes on
+    with further gradients, and begins again with gradients that were sent before.
     """
     spans = [(number, *span) for number, span in enumerate(trace.step_times(), 1)]
     if not mortal(trace):
@@ -56,7 +57,9 @@ def step_runs(trace: Trace) -> list[tuple[int, float, float]]:
         until, seen = 0.0, set()
         for event in sorted((event for event in sent if event.step == number), key=lambda event: event.start):
             apart = event.start > until and any(
-                other.step != number and until <= other.start and other.end <= event.start for other in sent
+                until <= (other.end if other.kind == "gone" else other.start) and other.end <= event.start
+                for other in trace.events
+                if other.step != number or other.kind == "gone"
             )
             if apart or not parts:
                 parts.append([])
