@@ -38,9 +38,9 @@ def fault_tolerance(me, peer, workers, send):
     def on(sender, message):
         nonlocal view, members
         kind, number, *rest = message
-        if kind == "view" and of > view:
+        if kind == "view" and number > view:
             view, members = number, rest[0]
-        if of != view:
+        if number != view:
             return
         if kind == "push" and members[0] == me:
             push(sender, *rest[1:])
