@@ -74,7 +74,7 @@ def _arcs(before: Placement, after: Placement) -> Iterator[tuple[int, int, int, 
 
 def two_rings(before: Placement, after: Placement) -> str:
     """Return the SVG of two placements: inside before, outside after; only what moves has its full color."""
-    radii, full, pale = ((62.0, 42.0), (OUTER, 68.0)), {}, {}
+    radii, full, pale = ((62.0, 42.0), (88.0, 68.0)), {}, {}
     for start, end, *owners in _arcs(before, after):
         for owner, (outer, inner) in zip(owners, radii, strict=True):
             pieces = pale if owners[0] == owners[1] else full
@@ -85,7 +85,7 @@ def two_rings(before: Placement, after: Placement) -> str:
     ]
     cover = tag("path", d="".join(piece for pieces in pale.values() for piece in pieces), **area("paper"), opacity=0.6)
     parts.insert(len(pale), cover)
-    parts += _numbers(before, 42.0 - 9, 1.6 * NUMBERED) + _numbers(after, OUTER + 7, NUMBERED)
+    parts += _numbers(before, 42.0 - 9, 1.6 * NUMBERED) + _numbers(after, 88.0 + 8, NUMBERED)
     servers = sorted({*before.servers, *after.servers})
     left, top = 2 * MIDDLE + 24, MIDDLE - LINE * len(servers) / 2
     for i, server in enumerate(servers):
