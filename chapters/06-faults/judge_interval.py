@@ -116,7 +116,7 @@ def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
     again = math.exp(case.restart / case.mtbf)  # what restarts add is the same factor for every interval
     enough, here = takes(case, best(case.delta, case.mtbf)), takes(case, work)
     if here - enough > MARGIN * (enough - again):
-        raise _failure(case, work, here, enough)
+        raise _failure(case, work, here, enough, (here - enough) / (enough - again))
     return {
         "interval": work,
         "longer": here - 1,
@@ -126,10 +126,11 @@ def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
     }
 
 
-def _failure(case: IntervalCase, work: float, here: float, enough: float) -> Failure:
+def _failure(case: IntervalCase, work: float, here: float, enough: float, more: float) -> Failure:
     mistake = mistake_of(case, work)
     times = [f"{each:.4f}" if each < 10 else f"{each:.3g}" for each in (here, enough)]
-    return failure(mistake, "interval-loses", case, got=f"{work:.4g}", here=times[0], enough=times[1])
+    parts = {"more": f"{100 * more:.3g}%", "most": f"{MARGIN:.0%}"}
+    return failure(mistake, "interval-loses", case, got=f"{work:.4g}", here=times[0], enough=times[1], **parts)
 
 
 def mistake_of(case: IntervalCase, work: float) -> str:

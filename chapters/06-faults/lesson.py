@@ -123,7 +123,7 @@ patience.reveal({"false alarms": 6000 * math.exp(-1 / 0.2)},
 
 # %% alarms-table
 table("timeout", "false-alarms", "noticed-after", rows=[
-    [f"{timeout:g} s", alarms(timeout), f"≤ {timeout + 0.1:g} s"]
+    [f"{timeout:g} s", alarms(timeout), f"{timeout:g} s"]
     for timeout in (0.125, 0.25, 0.5, 1, 2)])
 
 # %% guess-often

@@ -422,9 +422,9 @@ def fault_tolerance(me, peer, workers, send):
 
     def on(sender, message):
         nonlocal view, members
-        kind, of, *rest = message
+        kind, number, *rest = message
         if kind == "view":
-            view, members = of, rest[0]
+            view, members = number, rest[0]
         if kind == "push":
             push(sender, *rest[1:])
     # TODO
@@ -482,12 +482,12 @@ class Raft:
                 self.leads = True
                 self.said.append((now, self.name, term))
                 self.beat(term)
-        elif what == "leader":
+        elif what == "heartbeat":
             self.wait()
 
     def beat(self, term):
         if self.leads and term == self.term and self.name in self.net.nodes:
-            self.tell("leader")
+            self.tell("heartbeat")
             self.net.after(0.05, self.beat, term)
 
 # %% raft-run
@@ -515,7 +515,10 @@ for seconds, name, term in said:
 print(during, after)
 
 # %% raft-picture
-draw(election, at=(0.95, 1.35))
+draw(election, at=(0.85, 1.35))
+
+# %% raft-election
+draw(election, at=(1.152, 1.177))
 
 # %% ranks
 ranks = d2lps.ranks(2)

@@ -37,10 +37,10 @@ def fault_tolerance(me, peer, workers, send):
 
     def on(sender, message):
         nonlocal view, members
-        kind, of, *rest = message
-        if kind == "view" and of > view:
-            view, members = of, rest[0]
-        if of != view:
+        kind, number, *rest = message
+        if kind == "view" and number > view:
+            view, members = number, rest[0]
+        if number != view:
             return
         if kind == "push" and members[0] == me:
             push(sender, *rest[1:])

@@ -14,6 +14,7 @@ from helpers.exercises import EXERCISES, module
 
 from d2lps import check_exercise
 from d2lps.notebook.grading.course import texts_of
+from d2lps.notebook.grading.exercise import Failure
 
 # An answer of these tests goes to another process as a learner's does: whole, without the module where it stands.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -270,6 +271,16 @@ def test_published_numbers():
     assert judge_interval.young(60, case.mtbf) / 60 == pytest.approx(19.3, abs=0.05)
     assert judge_interval.young(10, case.mtbf) / 60 == pytest.approx(7.9, abs=0.05)
     assert [round(judge_interval.daly(300, hours * 3600) / 60, 1) for hours in (24, 6, 0.25)] == [116.7, 56.7, 9.1]
+
+
+def test_a_refused_interval_is_told_by_how_much_it_loses_more():
+    case = next(case for case in EXERCISES["interval"].cases if case.restart)
+    best = judge_interval.best(case.delta, case.mtbf)
+    with pytest.raises(Failure) as refused:
+        judge_interval.judge(case, lambda *_: 2 * best)
+    again = math.exp(case.restart / case.mtbf)
+    lost = [judge_interval.takes(case, work) - again for work in (2 * best, best)]
+    assert f"take {100 * (lost[0] / lost[1] - 1):.3g}% more" in str(refused.value) and "2% are" in str(refused.value)
 
 
 def test_the_restart_does_not_matter():

@@ -14,6 +14,8 @@ from d2lps.view.drawing.film import Clock, film
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.still import step_labels
+from d2lps.view.drawing.timeline import step_runs, timeline
 
 chromium = browsers.chromium
 NODES = ("w", "s", "t")
@@ -48,6 +50,29 @@ def test_who_is_dead_has_nothing_and_takes_nothing():
 def test_who_is_dead_at_the_end_stays_dead():
     trace = dies(until=5.0)
     assert follow(trace).gone_at(5.0) == {1} and held(trace, 5.0) == ""
+
+
+def test_a_step_that_is_done_again_after_a_death_has_its_number_twice():
+    nodes, keys = ("w", "v", "s", "disk"), ("1", "2", "3")
+    links = [Link(a, b, "1 GB/s") for a in nodes for b in nodes if a != b]
+    plan = Plan(nodes, {key: Fraction(1, 3) for key in keys}, [[], [], []], holds=["w"], wants=[])
+    sends = [(0, 1, "w"), (10, 2, "w"), (40, 1, "w"), (50, 2, "w"), (51, 2, "v"), (60, 3, "w"), (62, 3, "v")]
+    events = [Event("send", n, at, at + 1.0, src, "s", str(n), "add", 3, (src,)) for at, n, src in sends]
+    events += [Event("send", n, 12.0, 14.0, "s", "disk", str(n), "copy", 3, ("w",)) for n in (1, 2)]  # no run of step 1
+    events += [Event("send", 1, 61.0, 61.5, "s", "disk", "1", "copy", 3, ("w",))]  # within step 3, which goes on
+    events += [Event("gone", 2, 14.0, 30.0, "s", "s", "1", "gone", 0)]
+    events = tuple(sorted(events, key=lambda event: (event.start, event.end)))
+    trace = Trace("shared", plan, Topology("network", dict.fromkeys(nodes, "machine"), links), 9, events)
+    again = [(1, 0.0, 1.0), (2, 10.0, 14.0), (1, 40.0, 41.0), (2, 50.0, 52.0), (3, 60.0, 63.0)]
+    assert step_runs(trace) == again
+    assert step_labels(trace) == [(number, (start + end) / 2 / 63) for number, start, end in again]
+    bands = re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"', timeline(trace, follow(trace), 0))
+    odd = [(start, end - start) for number, start, end in again if number % 2]
+    assert [tuple(map(float, band)) for band in bands] == [
+        pytest.approx([1000 / 63 * part for part in span], abs=0.1) for span in odd
+    ]
+    alive = Trace("shared", plan, trace.topology, 9, tuple(event for event in events if event.kind != "gone"))
+    assert [span for _, *span in step_runs(alive)] == [list(span) for span in alive.step_times()]
 
 
 def test_it_is_crossed_out_only_then():

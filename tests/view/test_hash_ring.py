@@ -40,6 +40,15 @@ def test_only_what_moves_has_its_full_color():
     assert [path.get("class") for path in same.findall(f"{SVG}path")][-1] == "d2-paper"
 
 
+def test_long_stretches_have_the_numbers_of_their_servers():
+    def numbers(before, after):
+        pair = Placement(before, virtual=8), Placement(after, virtual=8)
+        return {each for each in texts(str(draw(pair))) if each.isdigit()}
+
+    assert numbers((0, 1, 2, 3, 4), (0, 1, 3, 4)) == {*"01234"}  # 2 is inside only
+    assert numbers((0, 1), (0, 3)) == {*"013"}  # 3 is outside only
+
+
 @pytest.mark.parametrize(
     ("language", "sentence"), [("en", "of the ring moves"), ("vi", "của vòng đổi máy chủ"), ("zh", "换了服务器")]
 )

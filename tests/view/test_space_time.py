@@ -43,6 +43,38 @@ def test_the_bands_of_a_part_are_the_part_of_the_bands():
     assert part == [band for band in clipped if band.start < band.end]
 
 
+def test_a_kind_of_messages_looks_the_same_in_each_picture_of_a_run():
+    net = troubled()
+    sent = [each for each in net.deliveries if each.end is not None]
+    last = sent[-1]
+    assert kind(last.message) != kind(sent[0].message)
+
+    def strokes(root):
+        return {
+            kind_of: group.find(f"{SVG}path").get("style")
+            for group in root.findall(f"{SVG}g")
+            if (title := group.find(f"{SVG}title")) is not None
+            for kind_of in [title.text.split("  ")[1]]
+        }
+
+    whole, part = strokes(tree(net)), strokes(tree(net, (last.start, last.end)))
+    assert part and all(whole[name] == style for name, style in part.items())
+
+
+def test_the_word_stands_beside_the_cross_of_a_dead_node():
+    net = Network()
+    net.nodes |= {"a": object(), "b": object()}
+    net.record()
+    net.after(1.0, net.crash, "b")
+    net.run(until=4.0)
+
+    def place(at):
+        return next(each for each in tree(net, at).iter(f"{SVG}text") if each.text == "crashed")
+
+    assert place((0, 4)).get("text-anchor") is None and float(place((0, 4)).get("x")) < WIDE / 2
+    assert place((2, 4)).get("text-anchor") == "middle"  # its cross is not in the picture
+
+
 def test_a_later_pause_replaces_the_rest_of_an_earlier_one():
     net = Network()
     net.nodes["a"] = object()

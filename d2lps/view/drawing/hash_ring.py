@@ -21,14 +21,10 @@ LINE = 21.0  # the distance of lines of the legend
 def hash_ring(place: Placement) -> str:
     """Return the SVG of a placement: every arc of the ring has the color of its server."""
     arcs: dict[int, list[str]] = {server: [] for server in place.servers}
-    numbers = []
-    before = (place.ring[-1][0] - 2**64, place.ring[-1][1])
-    for (start, _), (end, owner) in pairwise((before, *place.ring)):
-        arcs[owner].append(_arc(start / 2**64, end / 2**64))
-        if end - start > NUMBERED * 2**64:
-            x, y = _at((start + end) / 2**65, INNER - 10)
-            numbers.append(words(str(owner), x, y + 4, "note"))
-    parts = [tag("path", d="".join(pieces), **worker(server)) for server, pieces in arcs.items()] + numbers
+    for start, end, owner in _own(place):
+        arcs[owner].append(_arc(start, end))
+    parts = [tag("path", d="".join(pieces), **worker(server)) for server, pieces in arcs.items()]
+    parts += _numbers(place, INNER - 10, NUMBERED)
     left, top = 2 * MIDDLE + 24, MIDDLE - LINE * (len(place.servers) + 2) / 2
     for i, server in enumerate(place.servers):
         parts += _entry(server, left, top + LINE * i, 150, f"{place.share(server):.1%}")
@@ -37,6 +33,23 @@ def hash_ring(place: Placement) -> str:
         parts.append(tag("rect", x=left + i * width, y=y, width=width - 1, height=14, **worker(server)))
     parts.append(tag("text", escape(f"≥ {place.large:,}".replace(",", "\u202f")), x=left, y=y + 30, **letters("note")))
     return sheet(left + 170, 2 * MIDDLE, " ".join(f"server{server}" for server in place.servers), *parts)
+
+
+def _own(place: Placement) -> Iterator[tuple[float, float, int]]:
+    """Yield (start, end, server) of the arcs of a ring, as parts of a turn."""
+    before = (place.ring[-1][0] - 2**64, place.ring[-1][1])
+    for (start, _), (end, owner) in pairwise((before, *place.ring)):
+        yield start / 2**64, end / 2**64, owner
+
+
+def _numbers(place: Placement, radius: float, least: float) -> list[str]:
+    """Write the server's number beside each arc that is longer than that part of a turn."""
+    numbers = []
+    for start, end, owner in _own(place):
+        if end - start > least:
+            x, y = _at((start + end) / 2, radius)
+            numbers.append(words(str(owner), x, y + 4, "note"))
+    return numbers
 
 
 def moved(before: Placement, after: Placement) -> float:
@@ -61,7 +74,7 @@ def _arcs(before: Placement, after: Placement) -> Iterator[tuple[int, int, int, 
 
 def two_rings(before: Placement, after: Placement) -> str:
     """Return the SVG of two placements: inside before, outside after; only what moves has its full color."""
-    radii, full, pale = ((62.0, 42.0), (OUTER, 68.0)), {}, {}
+    radii, full, pale = ((62.0, 42.0), (88.0, 68.0)), {}, {}
     for start, end, *owners in _arcs(before, after):
         for owner, (outer, inner) in zip(owners, radii, strict=True):
             pieces = pale if owners[0] == owners[1] else full
@@ -70,8 +83,9 @@ def two_rings(before: Placement, after: Placement) -> str:
         tag("path", d="".join(pieces), **worker(server), style="--d2-rim:.4")
         for server, pieces in (*pale.items(), *full.items())
     ]
-    cover = tag("path", d="".join(piece for pieces in pale.values() for piece in pieces), **area("paper"), opacity=0.7)
+    cover = tag("path", d="".join(piece for pieces in pale.values() for piece in pieces), **area("paper"), opacity=0.6)
     parts.insert(len(pale), cover)
+    parts += _numbers(before, 42.0 - 9, 1.6 * NUMBERED) + _numbers(after, 88.0 + 8, NUMBERED)
     servers = sorted({*before.servers, *after.servers})
     left, top = 2 * MIDDLE + 24, MIDDLE - LINE * len(servers) / 2
     for i, server in enumerate(servers):

@@ -125,8 +125,10 @@ class _Sheet:
         self.left = 22 + LETTER * min(9, max((len(str(node)) for node in self.rows), default=0))
         self.scale = (WIDE - self.left - 16) / (end - start)
         self.bottom = TOP + self.row * (len(self.rows) - 1) + TALL
-        kinds = dict.fromkeys(kind(each.message) for each in self.sent)
-        self.kinds = {name: i for i, name in enumerate(kinds)}
+        # Numbered over the whole record: a kind looks the same in each picture of it.
+        shown = {kind(each.message) for each in self.sent}
+        kinds = dict.fromkeys(kind(each.message) for each in net.deliveries)
+        self.kinds = {name: i for i, name in enumerate(kinds) if name in shown}
         self.dead: dict[Hashable, list[Band]] = {}
         for band in self.bands:
             if band.look == "crashed":
@@ -234,7 +236,9 @@ def _band(sheet: _Sheet, band: Band) -> Iterator[str]:
             color, over = ("soft", " d2-over") if band.look == "crashed" else (color, over)
             over = " d2-over" if band.look == "paused" else over
             look = {"class_": f"d2-note d2-{color}{over}"}
-            yield words(shown, x + wide / 2, y + 16, "note", color, **look)
+            crossed = band.look == "crashed" and band.start > sheet.start  # the word stands beside the cross
+            place = (x + 14, y + 16, "note", color, None) if crossed else (x + wide / 2, y + 16, "note", color)
+            yield words(shown, *place, **look)
             return
 
 
@@ -297,7 +301,7 @@ def _entries(sheet: _Sheet) -> list[tuple[str, str]]:
     for name, i in sheet.kinds.items():
         if i < len(HUES):
             entries.append((tag("path", d=line((0, 8), (20, 8)), **_pen(i)) + _tip((0, 8), (26, 8), _pen(i)), name))
-    if len(sheet.kinds) > len(HUES):
+    if any(i >= len(HUES) for i in sheet.kinds.values()):
         entries.append((tag("path", d=line((0, 8), (26, 8)), **_pen(len(HUES))), text("space-time.others")))
     shown, cross = {band.look for band in sheet.bands}, _cross((13, 8), 4, **stroke("done", 1.6))
     hatching = tag("path", d=rect(2, 1, 22, 14), **area("band")) + tag("path", d=hatch(2, 1, 22, 14, 6), **_hatched())

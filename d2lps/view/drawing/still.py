@@ -15,7 +15,7 @@ from d2lps.view.drawing.reason import awaited, place_name, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, escape, letters, num, page, root, short, tag, words
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.timeline import timeline
+from d2lps.view.drawing.timeline import mortal, step_runs, timeline
 
 SMALL = 480.0  # a phone shows pictures of this breadth nearly as large, so their words need to grow less
 
@@ -101,7 +101,7 @@ def _state(scene: Scene, at: float) -> str:
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:
-    """Return (number, middle as a part of the whole) of each step whose number has room.
+    """Return (number, middle as a part of the whole) of each run of a step whose number has room.
 
     ``longest`` is the duration of the longest trace on the same scale, if there are others.
     """
@@ -109,10 +109,11 @@ def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, f
         return []
     labels: list[tuple[int, float]] = []
     room = 0.035 * (longest or trace.duration) / trace.duration
-    for i, (start, end) in enumerate(trace.step_times(), 1):
+    dies = mortal(trace)  # the round in which a node dies is short, and has its number nevertheless
+    for i, start, end in step_runs(trace):
         middle = (start + end) / 2 / trace.duration
         apart = min((abs(middle - other) for _, other in labels[-3:]), default=1.0)  # steps may overlap in time
-        if min((end - start) / trace.duration, apart) >= room:
+        if min(1.0 if dies else (end - start) / trace.duration, apart) >= room:
             labels.append((i, middle))
     return labels
 

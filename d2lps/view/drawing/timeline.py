@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from itertools import accumulate
 
-from d2lps.trace import Trace
+from d2lps.trace import Event, Predicted, Trace
 from d2lps.view.drawing.motion import SERVER, Message, Motion
 from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, fine, rect, tag, worker
@@ -21,8 +21,9 @@ def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: 
     """Draw the timeline, with the play-head at a moment, or ``moved`` by the CSS class of that name."""
     nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
     height, parts = TALL * len(nodes), []
-    for i, (start, end) in enumerate(_alone(trace.step_times())):
-        if i % 2 == 0 and start < end:
+    runs = step_runs(trace)
+    for (number, *_), (start, end) in zip(runs, _alone([span for _, *span in runs]), strict=True):
+        if number % 2 and start < end:
             span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
             parts.append(tag("rect", **span, height=height, **area("band")))
     for (row, color, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
@@ -37,6 +38,47 @@ def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: 
     parts.append(tag("rect", x=-1, width=2, y=0, height=height, **head))
     look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {height}", "preserveAspectRatio": "none"}
     return tag("svg", "".join(parts), **look, **place)
+
+
+def step_runs(trace: Trace) -> list[tuple[int, float, float]]:
+    """Return (number, start, end) of each step; one that is done again after a death has a run each time.
+
+    Messages of a step may also be far from it in time, such as copies for a disk or a new server: they are no run.
+    So a step ends where another step's message, or the return of a dead node, lies between two of its own. It goes on
+    with further gradients, and begins again with gradients that were sent before.
+    """
+    spans = [(number, *span) for number, span in enumerate(trace.step_times(), 1)]
+    if not mortal(trace):
+        return spans
+    sent = [event for event in trace.events if event.kind != "gone"]
+    runs = []
+    for number in range(1, trace.steps + 1):
+        parts: list[list[Event]] = []
+        until, seen = 0.0, set()
+        for event in sorted((event for event in sent if event.step == number), key=lambda event: event.start):
+            apart = event.start > until and any(
+                until <= (other.end if other.kind == "gone" else other.start) and other.end <= event.start
+                for other in trace.events
+                if other.step != number or other.kind == "gone"
+            )
+            if apart or not parts:
+                parts.append([])
+            parts[-1].append(event)
+            until = max(until, event.end)
+        for part in parts:
+            span = [number, min(event.start for event in part), max(event.end for event in part)]
+            added = {(event.src, event.key) for event in part if event.op == "add"}
+            if part is parts[0] or added & seen:
+                runs.append(span)
+            elif added:
+                runs[-1][2] = span[2]
+            seen |= added
+    return sorted((tuple(run) for run in runs), key=lambda run: run[1])
+
+
+def mortal(trace: Trace) -> bool:
+    """Return True if a node dies."""
+    return not isinstance(trace.events, Predicted) and any(event.kind == "gone" for event in trace.events)
 
 
 def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
