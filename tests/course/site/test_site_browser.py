@@ -205,7 +205,7 @@ def test_the_switch_is_followed_by_mouse_and_keyboard(opened):
         ("vi", "bang thong", "02-ring.html", "băng thông"),
         ("en", "parameter server", "04-key-value-store.html", "parameter server"),
         ("en", "PARAMETER  server", "04-key-value-store.html", "parameter server"),
-        ("en", "aggregate_at", "index.html#aggregate_at", "aggregate_at"),
+        ("en", "aggregate_at", "algorithms.html#aggregate_at", "aggregate_at"),
         ("en", "δ/I", "06-faults.html#interval", "δ/i"),
     ],
 )

@@ -63,7 +63,8 @@ def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
     expect(run).to_be_enabled(timeout=PATIENCE)
     if code is not None:
         cell.locator("textarea").fill(code)
-    run.click()
+    run.click()  # disables the button until the run has ended
+    expect(run).to_be_enabled(timeout=PATIENCE)
     expect(cell.locator("[role=status]").first).to_have_text("", timeout=PATIENCE)
     return cell.locator(".tried")
 
@@ -72,7 +73,7 @@ def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
 @pytest.mark.timeout(900)
 def test_the_file_from_disk_plays_predicts_and_grades(site, opened):
     page = opened((site / "en" / browser.file("en")).as_uri())
-    assert tried(page, "race").locator(".d2-player").count() == 1
+    expect(tried(page, "race").locator(".d2-player")).to_have_count(1)
     form = tried(page, "guess").locator("form")
     for field in form.locator("input").all():
         field.fill("60")
