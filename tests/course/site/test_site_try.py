@@ -73,6 +73,9 @@ def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
 @pytest.mark.timeout(900)
 def test_the_file_from_disk_plays_predicts_and_grades(site, opened):
     page = opened((site / "en" / browser.file("en")).as_uri())
+    for width in (1100, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.locator("main").bounding_box()["width"] > 600  # also without a list of chapters beside it
     expect(tried(page, "race").locator(".d2-player")).to_have_count(1)
     form = tried(page, "guess").locator("form")
     for field in form.locator("input").all():
