@@ -41,7 +41,7 @@ def test_it_comes_close_to_the_known_optimum(kind, seed):
     data = recommender.clicks(SIZE, ROWS, seed=seed)
     worked, _ = trained(kind, 2, data, steps=150)
     losses = [sum(parts) for parts in zip(*(one.losses for one in worked), strict=True)]
-    assert losses[0] > 0.8 and losses[-1] < 0.01
+    assert losses[0] > 0.8 and losses[-1] < 0.05  # rounding leads to 0.0004 in most runs, and to 0.023 in some
 
 
 def test_the_bytes_are_those_of_the_distinct_rows():
