@@ -9,6 +9,7 @@ with compute servers and memory servers: gradients of the tower are added by a p
 table are pulled from a key-value store and pushed to it. :func:`one_device` is the same training without either.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -141,9 +142,9 @@ def model(rows: int, width: int = 4) -> tuple[nn.Linear, nn.EmbeddingBag]:
     >>> tower(torch.ones(3, 8)).shape, table.weight.shape
     (torch.Size([3, 4]), torch.Size([1000000, 4]))
     """
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        tower = nn.Linear(FEATURES, width, bias=False)
+    # The generator is the tower's own: workers may be threads, and torch's is shared by all of them.
+    tower = nn.utils.skip_init(nn.Linear, FEATURES, width, bias=False)
+    nn.init.kaiming_uniform_(tower.weight, a=math.sqrt(5), generator=torch.Generator().manual_seed(0))
     empty = torch.empty(require_count("rows", rows), width)
     return tower, nn.EmbeddingBag.from_pretrained(empty, freeze=False, mode="sum", sparse=True)
 

@@ -1,5 +1,8 @@
 """A recommender: the dense part by all-reduce, the sparse part by push and pull, and the known optimum."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import torch
 
@@ -41,7 +44,20 @@ def test_it_comes_close_to_the_known_optimum(kind, seed):
     data = recommender.clicks(SIZE, ROWS, seed=seed)
     worked, _ = trained(kind, 2, data, steps=150)
     losses = [sum(parts) for parts in zip(*(one.losses for one in worked), strict=True)]
-    assert losses[0] > 0.8 and losses[-1] < 0.05  # rounding leads to 0.0004 in most runs, and to 0.023 in some
+    assert losses[0] > 0.8 and losses[-1] < 0.01
+
+
+def test_workers_that_are_threads_begin_with_the_same_tower():
+    begin = Barrier(2)
+
+    def tower(_):
+        begin.wait(timeout=60)
+        return recommender.model(ROWS)[0].weight
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(300):
+            one, other = threads.map(tower, range(2))
+            assert torch.equal(one, other)
 
 
 def test_the_bytes_are_those_of_the_distinct_rows():
