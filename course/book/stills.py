@@ -19,6 +19,7 @@ from course.book.figures import opening
 from course.book.library import Book, Chapter, digest
 from course.book.notebook import dumps, notebook
 from d2lps.messages import LANGUAGES, only
+from d2lps.trace import Trace
 from d2lps.view.player import watch
 
 OPENS = "d2lps.opening("  # the beginning of the cell
@@ -39,12 +40,13 @@ def texts(book: Book, chapter: Chapter, draw: bool | None = False) -> dict[Path,
     """
     folder, slug = book.folder(chapter.slug), chapter.slug
     opens = any(cell.source.startswith(OPENS) for cell in chapter.cells)
+    traces = opening(folder) if opens and draw is not None else {}
     made = {}
     for language in LANGUAGES:
         page = notebook(chapter, language, book.links(language), way.end(book, slug, language))
         still = committed(book, slug, language)
-        if opens and draw is not None:
-            svg, words = only(language, lambda: _picture(folder))
+        if traces:
+            svg, words = only(language, lambda: _picture(traces))
             if still is None or still.metadata[KEY] != digest(svg):
                 data = {KIND: base64.b64encode(_png(svg)).decode(), "text/plain": words} if draw else {}
                 still = v4.new_output("display_data", data, metadata={KEY: digest(svg)})
@@ -70,9 +72,8 @@ def place(made: NotebookNode, still: NotebookNode | None) -> NotebookNode:
     return made
 
 
-def _picture(folder: Path) -> tuple[str, str]:
+def _picture(traces: dict[str, Trace]) -> tuple[str, str]:
     """Return the race that opens a chapter as SVG, and in words."""
-    traces = opening(folder)
     player = watch(*traces.values(), names=list(traces), name="opening")
     abreast = player.still(columns=2)
     return (abreast if _size(abreast)[0] <= WIDEST else player.still()), repr(player)
