@@ -21,7 +21,7 @@ from d2lps.carriers.base import Executed, Program
 from d2lps.carriers.gloo import Gloo
 from d2lps.carriers.nccl import Nccl
 from d2lps.carriers.ranks import Ranks, own_address
-from d2lps.carriers.rendezvous import POLL, ProcessesError, wait
+from d2lps.carriers.rendezvous import POLL, ProcessesError, RankLost, wait
 from d2lps.messages import text
 
 
@@ -81,7 +81,7 @@ class Processes(Ranks):
             execute = torch.no_grad()(self._connections.load(program, self.ranks(program.plan), hosts))
         return lambda: self._watched(execute)
 
-    def exchange(self, work: Callable):
+    def exchange(self, work: Callable, *refusals: type[Exception]):
         """Call ``work`` with the :class:`~d2lps.carriers.gloo.Messages` of this rank, in a thread that is watched.
 
         All ranks call it. A rank that dies or stalls meanwhile is named by all others.
@@ -90,6 +90,8 @@ class Processes(Ranks):
         ----------
         work : callable
             Called with the messages.
+        *refusals : type
+            Classes of errors that all ranks raise, with the same sentence, if the work of one rank raises them.
 
         Returns
         -------
@@ -101,7 +103,13 @@ class Processes(Ranks):
         RankLost
             If a rank is lost meanwhile.
         """
-        return self._watched(lambda: work(self._connections.messages()))
+        try:
+            return self._watched(lambda: work(self._connections.messages()))
+        except RankLost as lost:
+            for kind in refusals:
+                if lost.refusal and lost.refusal[0] == kind.__name__:
+                    raise kind(lost.refusal[1]) from lost
+            raise
 
     def prepare(self, program: Program, ranks: Mapping[str, int]) -> Callable[[], Executed]:
         """Return a function that executes a program on some of the ranks; they call it inside :meth:`exchange`.

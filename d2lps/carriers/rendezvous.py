@@ -45,14 +45,16 @@ class RankLost(ProcessesError):
         the ranks to blame.
     step
         the step of the plan, from 1, that was under way; None outside a plan.
+    refusal
+        the name of the class and the sentence of the error that ended the work of a rank, if it is alive.
     """
 
-    def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None):
+    def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None, refusal: tuple[str, str] | None = None):
         super().__init__(sentence)
-        self.ranks, self.step = ranks, step
+        self.ranks, self.step, self.refusal = ranks, step, refusal
 
     def __reduce__(self):
-        return RankLost, (str(self), self.ranks, self.step)
+        return RankLost, (str(self), self.ranks, self.step, self.refusal)
 
 
 class Rendezvous:
@@ -157,13 +159,13 @@ class Rendezvous:
     def refused(self, error: Exception, step: int | None = None) -> None:
         """Tell the others why this process does not begin or go on; raise nothing."""
         sentence = text("rank.refused", rank=self.rank, where=_in(step), why=error)
-        self._end(step, f"refused: {error}", sentence)
+        self._end(step, f"refused: {error}", sentence, type(error).__name__)
 
-    def _end(self, step: int | None, why: str, sentence: str) -> None:
+    def _end(self, step: int | None, why: str, sentence: str, kind: str = "") -> None:
         if self.closed:
             return
         with suppress(RankLost):  # if the store is gone, the others notice it themselves
-            self._report(step, (), why)
+            self._report(step, (), why, kind)
         self.over = self.over or RankLost(sentence, (self.rank,), step)
 
     def fail(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
@@ -181,10 +183,12 @@ class Rendezvous:
                     (reports[rank],) = self._read(f"failed/{rank}")
             time.sleep(0.02)
         verdict = _verdict(self.size, reports, self.deadline, step)
-        mine = json.dumps([str(verdict), verdict.ranks, verdict.step])
+        mine = json.dumps([str(verdict), verdict.ranks, verdict.step, verdict.refusal])
         # The first verdict counts for all, even for a process that was stopped and wakes up later.
-        sentence, ranks, step = json.loads(self._asked(lambda: self.store.compare_set(self._key("verdict"), "", mine)))
-        self.over = RankLost(sentence, tuple(ranks), step)
+        sentence, ranks, step, refusal = json.loads(
+            self._asked(lambda: self.store.compare_set(self._key("verdict"), "", mine))
+        )
+        self.over = RankLost(sentence, tuple(ranks), step, refusal and tuple(refusal))
         raise self.over
 
     def _report(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
@@ -240,9 +244,11 @@ def _verdict(size: int, reports: dict[int, dict], deadline: float, step: int | N
     gave_up = {rank: report["why"] for rank, report in reports.items() if report["why"] not in excused}
     if gave_up:
         rank, why = min(gave_up.items())
+        kind = reports[rank].get("detail")
+        refusal = (kind, why.removeprefix("refused: ")) if kind else None
         why = text("rank.interrupted") if why == "interrupted" else why
         sentence = text("rank.ended", rank=rank, where=_in(step), why=why)
-        return RankLost(sentence, tuple(sorted(gave_up)), step)
+        return RankLost(sentence, tuple(sorted(gave_up)), step, refusal)
     closed = {rank for report in reports.values() if report["why"] == "closed" for rank in report["waiting"]}
     closed &= set(silent)
     lost = sorted(closed) or silent

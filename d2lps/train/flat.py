@@ -47,9 +47,8 @@ def counts_of(net: nn.Module) -> list[int]:
         raise ShardError(text("shard.shared"))
     if len(types := {str(parameter.dtype) for parameter in net.parameters()}) > 1:
         raise ShardError(text("shard.types", types=" ".join(sorted(types))))
-    for name, parameter in net.named_parameters():
-        if not parameter.requires_grad:
-            raise ShardError(text("shard.frozen", name=name))
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise ShardError(text("shard.frozen"))
     return [sum(parameter.numel() for parameter in layer) for layer in layers]
 
 
@@ -57,7 +56,7 @@ class Layer:
     """A layer on one device: whole weights and gradients, whose memory may come and go, and the part it updates."""
 
     def __init__(self, module: nn.Module, cut: slice, stage: int, optimizer: Callable):
-        self.module, self.cut, self.stage = module, cut if stage else slice(None), stage
+        self.module, self.part, self.cut, self.stage = module, cut, cut if stage else slice(None), stage
         parameters = [*module.parameters()]
         self.weights = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self.gradients = torch.zeros_like(self.weights)
@@ -65,9 +64,11 @@ class Layer:
         views = zip(parameters, self.weights.split(sizes), self.gradients.split(sizes), strict=True)
         for parameter, weights, gradients in views:
             parameter.data, parameter.grad = weights.view_as(parameter), gradients.view_as(parameter)
+        frozen = torch.cat([torch.full((p.numel(),), not p.requires_grad) for p in parameters])
+        self.frozen = frozen[self.cut] if frozen.any() else None
         self.own = nn.Parameter(self.weights[self.cut].clone() if stage == 3 else self.weights[self.cut])
         self.optimizer = optimizer([self.own])
-        if not isinstance(self.optimizer, ELEMENTWISE):
+        if type(self.optimizer) not in ELEMENTWISE:  # a subclass may do anything, such as clip by the norm of a part
             known = " ".join(kind.__name__ for kind in ELEMENTWISE)
             raise ShardError(text("shard.optimizer", given=type(self.optimizer).__name__, known=known))
 
@@ -89,6 +90,21 @@ class Layer:
         if self.stage >= 2:
             part = part.clone() if self.own.grad is None else self.own.grad.add_(part)
         self.own.grad = part
+
+    def gradient(self) -> Tensor:
+        """Return the gradient that the update uses, once that of the whole batch is there."""
+        if self.stage == 0:
+            self.end_reduce()
+        return self.own.grad
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Do one step of the optimizer with the own part."""
+        self.gradient()
+        before = None if self.frozen is None else self.own[self.frozen]
+        self.optimizer.step()
+        if before is not None:
+            self.own[self.frozen] = before
 
     def held(self) -> int:
         """Return the bytes of all weights, gradients and states that are there."""

@@ -9,15 +9,19 @@
 ([torch.Size([8, 4]), torch.Size([8])], True)
 
 A schedule of :mod:`d2lps.schedule.pipelines` says which stage does what, and when. Task F of a stage computes its
-output, B both gradients, I that of the input alone, and W those of the weights. The result is the gradient of the mean
-loss over the batch, with the bits of one device that does the same micro-batches one after the other
-(:func:`one_device`), whatever the schedule, as long as it adds up in the order of the micro-batches.
+output, B both gradients, I that of the input alone, and W those of the weights. The loss of a micro-batch is a mean
+over the labels that count in it. It is weighted by their share of those of the batch, so that the sum is the mean over
+the batch. The result has the bits of one device that does the same micro-batches one after the other
+(:func:`one_device`), whatever the schedule, as long as it adds up in the order of the micro-batches and no parameter is
+in two stages.
 """
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -33,15 +37,47 @@ from d2lps.schedule import Schedule, Task
 from d2lps.trace import Trace
 from d2lps.train.operators import measured
 
-__all__ = ["PipelineError", "one_device", "run", "split"]
+__all__ = ["PipelineError", "clip", "one_device", "run", "split"]
 
 Batch = tuple[Tensor, Tensor]
+Micro = tuple[Tensor, Tensor, float]  # inputs, labels, and their share of the labels that count
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
+BATCH_NORM = nn.modules.batchnorm._BatchNorm  # the class of them all; torch has no public name for it
+BEFORE = 1 << 30  # the tag of messages that are sent before the acts of a schedule
 
 
 class PipelineError(Brief, ValueError):
     """A schedule, stages and a batch that do not fit together, or a loss that is no number."""
+
+
+class _Enter(torch.autograd.Function):
+    """The input of a stage, which the stage may change in place, as PyTorch does not allow with a leaf of its graph."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def compute(task: Task, module: nn.Module, inside: Tensor) -> Tensor:
+    """Return the output of a module. Raises PipelineError unless it is one tensor that depends on no random number."""
+    drawn = torch.get_rng_state()
+    output = module(_Enter.apply(inside) if inside.requires_grad else inside)
+    if not isinstance(output, Tensor) or not output.is_floating_point() or not output.dim():
+        given = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise PipelineError(text("pipeline.output", task=task, given=given))
+    if not torch.equal(drawn, torch.get_rng_state()):
+        raise PipelineError(text("pipeline.random", task=task))
+    return output
+
+
+def weighted(loss: Loss, output: Tensor, labels: Tensor, share: float) -> Tensor:
+    """Return the part of a micro-batch in the mean loss of the batch; 0 if the loss ignores all of its labels."""
+    return loss(output, labels) * share if share else output.sum() * 0.0
 
 
 class Device:
@@ -53,17 +89,17 @@ class Device:
         The stages of this device.
     last : int
         The number of the last stage, whose output goes into the loss.
-    micro : list of (Tensor, Tensor)
-        The micro-batches: inputs of stage 0, and labels.
+    micro : list of (Tensor, Tensor, float)
+        The micro-batches: inputs of stage 0, labels, and their share of the labels that count.
     loss : callable
-        ``loss(output, labels)``: the mean over a micro-batch.
+        ``loss(output, labels)``: the mean over the labels of a micro-batch that count.
     """
 
-    def __init__(self, stages: Mapping[int, nn.Module], last: int, micro: Sequence[Batch], loss: Loss):
+    def __init__(self, stages: Mapping[int, nn.Module], last: int, micro: Sequence[Micro], loss: Loss):
         self.stages, self.last, self.micro, self.loss = stages, last, micro, loss
         self.values: dict[str, Tensor] = {}  # activations x and gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (stage, micro-batch) → input and output
-        self.total = 0.0  # the sum of the losses of all examples
+        self.total = 0.0  # the mean loss
         self.sizes: dict[tuple[int, int], int] = {}  # (number of a send, 0) → bytes
         for stage in stages.values():
             stage.zero_grad(set_to_none=True)
@@ -72,44 +108,32 @@ class Device:
         """Compute what a task makes from the values that it reads."""
         stage, i = int(task.of), task.batch
         if task.name == "F":
-            self._forward(stage, i)
+            self._forward(task, stage, i)
             return
-        parameters = [p for p in self.stages[stage].parameters() if p.requires_grad]
         inside, output = self.graphs[stage, i] if task.name == "I" else self.graphs.pop((stage, i))
         above = f"d{stage + 1}.{i}"
         arrived = None if stage == self.last else self.values[above] if task.name == "I" else self.values.pop(above)
-        if task.name == "B":
-            torch.autograd.backward(output, arrived)
-        elif task.name == "W":
-            torch.autograd.backward(output, arrived, inputs=parameters)
-        elif stage:
-            inside.grad = torch.autograd.grad(output, inside, arrived, retain_graph=True)[0]
+        parameters = [p for p in self.stages[stage].parameters() if p.requires_grad]
+        inputs = {"B": None, "I": [inside] if stage else [], "W": parameters}[task.name]  # None: all of them
+        if output.requires_grad and inputs != []:  # else the stage is frozen, or has no weights
+            torch.autograd.backward(output, arrived, retain_graph=task.name == "I", inputs=inputs)
         if task.name != "W" and stage:
-            self.values[f"d{stage}.{i}"] = inside.grad
+            self.values[f"d{stage}.{i}"] = torch.zeros_like(inside) if inside.grad is None else inside.grad
 
-    def _forward(self, stage: int, i: int) -> None:
-        inside = self.values.pop(f"x{stage}.{i}").requires_grad_() if stage else self.micro[i][0]
-        output = self.stages[stage](inside)
-        if len(output) != len(self.micro[i][1]):
-            raise PipelineError(
-                text("pipeline.examples", stage=stage, rows=len(output), examples=len(self.micro[i][1]))
-            )
+    def _forward(self, task: Task, stage: int, i: int) -> None:
+        inputs, labels, share = self.micro[i]
+        inside = self.values.pop(f"x{stage}.{i}").requires_grad_() if stage else inputs
+        output = compute(task, self.stages[stage], inside)
+        if len(output) != len(labels):
+            raise PipelineError(text("pipeline.examples", stage=stage, rows=len(output), examples=len(labels)))
         if stage == self.last:
-            labels = self.micro[i][1]
-            output = self.loss(output, labels) * len(labels)
+            output = weighted(self.loss, output, labels, share)
             if not math.isfinite(output.item()):
                 raise PipelineError(text("pipeline.not-finite", batch=i, loss=output.item()))
             self.total += output.item()
         else:
             self.values[f"x{stage + 1}.{i}"] = output.detach()
         self.graphs[stage, i] = inside, output
-
-    def finish(self, examples: int) -> None:
-        """Turn sums over examples into means."""
-        for stage in self.stages.values():
-            for parameter in stage.parameters():
-                if parameter.grad is not None:
-                    parameter.grad /= examples
 
 
 def split(batch: Batch, micro: int) -> list[Batch]:
@@ -140,6 +164,31 @@ def split(batch: Batch, micro: int) -> list[Batch]:
     return list(zip(torch.tensor_split(inputs, micro), torch.tensor_split(labels, micro), strict=True))
 
 
+def shares(batch: Batch, parts: Iterable[Batch], loss: Loss) -> list[Micro]:
+    """Return the parts of a batch with their shares of the labels that the loss counts.
+
+    Raises PipelineError if it counts none, or takes no plain mean.
+    """
+    option = loss.keywords.get if isinstance(loss, partial) else partial(getattr, loss)
+    if option("reduction", "mean") != "mean" or option("weight", None) is not None:
+        raise PipelineError(text("pipeline.loss"))
+    ignored = option("ignore_index", -100)
+
+    def count(labels: Tensor) -> int:
+        return labels.numel() if labels.is_floating_point() else int((labels != ignored).sum())
+
+    if not (total := count(batch[1])):
+        raise PipelineError(text("pipeline.no-labels", ignored=ignored))
+    return [(inputs, labels, count(labels) / total) for inputs, labels in parts]
+
+
+def require_whole(modules: Iterable[nn.Module], parts: int) -> None:
+    """Raise PipelineError if one of the modules would see that a batch comes in parts."""
+    for module in nn.ModuleList(modules).modules() if parts > 1 else ():
+        if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats):
+            raise PipelineError(text("pipeline.batch-norm", module=module))
+
+
 def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss = cross_entropy) -> float:
     """Do the same on one device: all stages, one micro-batch after the other.
 
@@ -155,21 +204,16 @@ def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss
     float
         The mean loss; gradients are in the parameters' ``grad``.
     """
+    require_whole(stages, micro)
     for stage in stages:
         stage.zero_grad(set_to_none=True)
     total = 0.0
-    for inputs, labels in split(batch, micro):
-        output = inputs
-        for stage in stages:
-            output = stage(output)
-        output = loss(output, labels) * len(labels)
-        output.backward()
+    for inputs, labels, share in shares(batch, split(batch, micro), loss):
+        output = weighted(loss, nn.Sequential(*stages)(inputs), labels, share)
+        if output.requires_grad:
+            output.backward()
         total += output.item()
-    for stage in stages:
-        for parameter in stage.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= len(batch[1])
-    return total / len(batch[1])
+    return total
 
 
 def run(
@@ -186,25 +230,28 @@ def run(
     schedule : Schedule
         Of :func:`d2lps.schedule.pipeline`: tasks F, B, I and W of stages 0, 1, …
     stages : list or mapping of int to nn.Module
-        The stages in order; of a process, at least its own. The output of each is the input of the next.
+        The stages in order; of a process, at least its own. The output of each is the input of the next: one tensor.
+        A parameter may be in several stages of one process; processes that give only their own cannot see such a one.
     batch : (Tensor, Tensor)
         Inputs and labels, one per example along the first dimension; the same on all processes.
     carrier : Processes, optional
         With gloo, one process per device. Without it all devices are in this process, and act in the list's order.
     loss : callable
-        ``loss(output, labels)``: the mean over the examples that it gets.
+        ``loss(output, labels)``: the mean over the labels that count: all but −100, or the ``ignore_index`` of a module
+        or of ``partial(cross_entropy, ignore_index=0)``.
 
     Returns
     -------
     loss : float or None
-        The mean over the batch; None on processes without the last stage.
+        The mean over all labels of the batch that count; None on processes without the last stage.
     trace : Trace
         What was measured: complete without a carrier and on rank 0, else the own part.
 
     Raises
     ------
     PipelineError
-        If a task or a stage is missing or unknown, the batch does not fit, or a loss is not finite.
+        On all processes, if a task or a stage is missing or unknown, the batch does not fit or is not the same on all,
+        a stage draws random numbers or changes the shape of its messages, or a loss is not finite.
     RankLost
         If a process is lost meanwhile.
 
@@ -219,25 +266,109 @@ def run(
     modules = dict(enumerate(stages)) if not isinstance(stages, Mapping) else dict(stages)
     with nullcontext() if carrier is None else carrier.telling():
         count, homes = _shape(schedule)
-        micro = split(batch, count)
+        micro = shares(batch, split(batch, count), loss)
         mine = set(schedule.nodes) if carrier is None else set(carrier.playing(schedule))
         own = {stage: modules.get(stage) for stage, node in homes.items() if node in mine}
         for stage, module in own.items():
             if module is None:
                 raise PipelineError(text("pipeline.no-stage", stage=stage, node=homes[stage]))
-        if carrier is not None and carrier.backend != "gloo":
-            raise PipelineError(text("pipeline.gloo"))
+        require_whole(own.values(), count)
+        if carrier is not None:
+            if carrier.backend != "gloo":
+                raise PipelineError(text("pipeline.gloo"))
+            ranks = carrier.ranks(schedule)
+            _require_apart(modules, {stage: ranks[node] for stage, node in homes.items()})
     device = Device(own, max(homes), micro, loss)
     if carrier is None:
         executed = _execute(schedule, device, mine, None)
     else:
-        ranks = carrier.ranks(schedule)
-        executed = carrier.exchange(
-            lambda messages: _execute(schedule, device, mine, _Mail(schedule, ranks, messages, micro))
-        )
-    device.finish(len(batch[1]))
-    mean = device.total / len(batch[1]) if max(homes) in own else None
+
+        def work(messages: Messages) -> Executed:
+            require_same_batch(messages, carrier.size, batch)
+            return _execute(schedule, device, mine, _Mail(schedule, ranks, messages, micro))
+
+        executed = carrier.exchange(work, PipelineError)
+    mean = device.total if max(homes) in own else None
     return mean, measured(schedule, executed, device.sizes, carrier)
+
+
+def clip(
+    stages: "Iterable[nn.Module] | Mapping[int, nn.Module]", max_norm: float, carrier: Processes | None = None
+) -> float:
+    """Scale the gradients down, so that the norm of those of the whole model is ``max_norm`` at most.
+
+    Parameters
+    ----------
+    stages : list or mapping of int to nn.Module
+        The stages of :func:`run`; a parameter that is in several of them counts once.
+    max_norm : float
+        The greatest norm.
+    carrier : Processes, optional
+        That of :func:`run`; all processes call this.
+
+    Returns
+    -------
+    float
+        The norm before, the same on all processes.
+
+    Raises
+    ------
+    PipelineError
+        If the norm is not finite, or ``max_norm`` is not above 0.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> layer.weight.grad = torch.tensor([[3.0, 4.0]])
+    >>> clip([layer], 1.0), round(layer.weight.grad.norm().item(), 4)
+    (5.0, 1.0)
+    """
+    modules = stages.values() if isinstance(stages, Mapping) else stages
+    own = {p for module in modules for p in module.parameters() if p.grad is not None}
+    with nullcontext() if carrier is None else carrier.telling():
+        squares = math.fsum(p.grad.double().square().sum().item() for p in own)
+        norm = math.sqrt(math.fsum([squares] if carrier is None else carrier.all_gather(squares)))
+        scale = scale_of(norm, max_norm)
+    for parameter in own:
+        parameter.grad *= scale
+    return norm
+
+
+def scale_of(norm: float, max_norm: float) -> float:
+    """Return the factor that clips gradients of this norm. Raises PipelineError unless it is a number above 0."""
+    if not (max_norm > 0 and math.isfinite(norm)):
+        raise PipelineError(text("pipeline.norm", norm=norm, max_norm=max_norm))
+    return min(1.0, max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ does
+
+
+def require_same_batch(messages: Messages, size: int, batch: Batch) -> None:
+    """Compare the batch with that of the rank before. Raises PipelineError, which all ranks then raise."""
+    if size > 1:
+        before = (messages.rank - 1) % size
+        mine = torch.tensor([int.from_bytes(digest(batch)[:7], "big")])
+        messages.send(mine, (messages.rank + 1) % size, BEFORE)
+        messages.receive(theirs := torch.empty_like(mine), before, BEFORE)
+        messages.flush()
+        if theirs != mine:
+            raise PipelineError(text("pipeline.unlike", rank=messages.rank, other=before))
+
+
+def digest(tensors: Iterable[Tensor]) -> bytes:
+    """Return a digest of the types, shapes and bits of tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return found.digest()
+
+
+def _require_apart(modules: Mapping[int, nn.Module], ranks: Mapping[int, int]) -> None:
+    """Raise PipelineError if stages of two processes share a parameter: each would have a part of its gradient."""
+    seen: dict[nn.Parameter, int] = {}
+    for stage, module in modules.items():
+        for parameter in module.parameters() if stage in ranks else ():
+            if ranks[other := seen.setdefault(parameter, stage)] != ranks[stage]:
+                raise PipelineError(text("pipeline.shared", one=other, other=stage))
 
 
 def _shape(schedule: Schedule) -> tuple[int, dict[int, str]]:
@@ -284,14 +415,14 @@ def _execute(schedule: Schedule, device: Device, mine: set[str], mail: "_Mail | 
 class _Mail:
     """The messages of one process. A receiver knows the size of what comes from the first message of a stage.
 
-    That message is announced. A gradient has the shape of its activation.
+    That message is announced, and the others must have its type and shape. A gradient has those of its activation.
     """
 
-    def __init__(self, schedule: Schedule, ranks: Mapping[str, int], messages: Messages, micro: Sequence[Batch]):
+    def __init__(self, schedule: Schedule, ranks: Mapping[str, int], messages: Messages, micro: Sequence[Micro]):
         self.messages, self.ranks, self.rank, self.micro = messages, ranks, messages.rank, micro
         self.coming = {act.key: (number, act) for number, act in enumerate(schedule.acts, 1) if self._is(act)}
-        self.shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # "x1" or "d1" → of one example
-        self.announced: set[str] = set()
+        self.shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # "x1" or "d1" → of one example, on arrival
+        self.announced: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # the same of those that leave
         self.times: list[Timed] = []
 
     def _is(self, act: object) -> bool:
@@ -299,11 +430,15 @@ class _Mail:
 
     def send(self, number: int, act: Send, tensor: Tensor) -> None:
         """Send a value; the first one of its kind with a header."""
-        kind, _, _ = act.key.partition(".")
+        kind, _, i = act.key.partition(".")
         tensor, target = tensor.contiguous(), self.ranks[act.dst]
+        given = tensor.dtype, tuple(tensor.shape[1:])
         if kind not in self.announced:
-            self.announced.add(kind)
+            self.announced[kind] = given
             self.messages.announce(tensor, target, 2 * number + 1)
+        if given != self.announced[kind]:
+            given, first = (f"{dtype} {shape}" for dtype, shape in (given, self.announced[kind]))
+            raise PipelineError(text("pipeline.shape", batch=i, value=act.key, given=given, first=first))
         self.messages.send(tensor, target, 2 * number)
 
     def receive(self, name: str, values: dict[str, Tensor]) -> None:

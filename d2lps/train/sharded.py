@@ -11,11 +11,11 @@ True
 A schedule of :func:`d2lps.schedule.zero` says what happens in which order; here it happens to tensors. Each layer is in
 one flat buffer (:mod:`d2lps.train.flat`). Hence a collective is a plan on a buffer, and the part of a device is a slice
 of it. All stages add up in the order of the ring, and an optimizer that works element by element does the same to a
-part as to the whole. So all stages have the same bits.
+part as to the whole. So all stages have the same bits. As in other flat buffers, a parameter that the loss does not
+depend on has the gradient 0 and not None: momentum and weight decay still change it.
 """
 
 import copy
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,19 @@ from d2lps.trace import Trace
 from d2lps.train.by_plan import batches, deterministic
 from d2lps.train.flat import Layer, ShardError, counts_of, free, layers_of
 from d2lps.train.operators import in_list, measured
-from d2lps.train.pipeline import split
+from d2lps.train.pipeline import (
+    BEFORE,
+    Micro,
+    PipelineError,
+    compute,
+    digest,
+    require_same_batch,
+    require_whole,
+    scale_of,
+    shares,
+    split,
+    weighted,
+)
 
 __all__ = ["ShardError", "Sharded", "Trained", "train"]
 
@@ -66,37 +78,38 @@ class Device:
         self.values: dict[str, Tensor] = {}  # activations x and their gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (layer, micro-batch) → input and output
 
-    def begin(self, micro: Sequence[Batch], count: int) -> None:
-        """Take the own micro-batches of a batch of ``count`` examples."""
-        self.micro, self.count, self.total, self.peak = micro, count, 0.0, 0
+    def begin(self, micro: Sequence[Micro]) -> None:
+        """Take the own micro-batches."""
+        self.micro, self.total, self.peak = micro, 0.0, 0
 
     def do(self, task: Task) -> None:
         """Compute the values that a task makes, and free those that it frees."""
         k, i = int(task.of), task.batch
         layer = self.layers[k]
         if task.name == "F":
-            self._forward(k, i)
+            self._forward(task, k, i)
         elif task.name == "B":
             layer.begin_backward()
             inside, output = self.graphs.pop((k, i))
-            torch.autograd.backward(output, self.values.pop(f"d{k + 1}.{i}", None))
-            self.values |= {f"d{k}.{i}": inside.grad} if k else {}
+            above = self.values.pop(f"d{k + 1}.{i}", None)
+            if output.requires_grad:  # else the layer is frozen
+                torch.autograd.backward(output, above)
+            if k:
+                self.values[f"d{k}.{i}"] = torch.zeros_like(inside) if inside.grad is None else inside.grad
         else:
-            if layer.stage == 0:
-                layer.end_reduce()
-            layer.optimizer.step()
+            layer.update()
         self.free(k, task.frees)
         if task.name == "U":
             layer.own.grad = None
 
-    def _forward(self, k: int, i: int) -> None:
-        inside = self.values.pop(f"x{k}.{i}").requires_grad_() if k else self.micro[i][0]
-        output = self.layers[k].module(inside)
+    def _forward(self, task: Task, k: int, i: int) -> None:
+        inputs, labels, share = self.micro[i]
+        inside = self.values.pop(f"x{k}.{i}").requires_grad_() if k else inputs
+        output = compute(task, self.layers[k].module, inside)
         if k + 1 < len(self.layers):
             self.values[f"x{k + 1}.{i}"] = output.detach()
         else:
-            labels = self.micro[i][1]
-            output = self.loss(output, labels) * (len(labels) / self.count)  # the parts add up to the batch's mean
+            output = weighted(self.loss, output, labels, share)
             if not math.isfinite(output.item()):
                 raise ShardError(text("shard.not-finite", loss=output.item()))
             self.total += output.item()
@@ -118,7 +131,8 @@ class Sharded:
     Parameters
     ----------
     net : nn.Module
-        The model to begin with, the same on all processes; it is not changed. A module of a row is a layer.
+        The model to begin with, the same on all processes; it is not changed. A module of a row is a layer. Frozen
+        parameters keep their values, but have room for a gradient and states like the others.
     devices : iterable of str
         Their names.
     stage : int
@@ -126,7 +140,10 @@ class Sharded:
     optimizer : callable
         Makes an optimizer of torch that works element by element, from a list of parameters.
     loss : callable
-        ``loss(output, labels)``: the mean over the examples that it gets.
+        ``loss(output, labels)``: the mean over the labels that count, as for :func:`d2lps.train.pipeline.run`.
+    max_norm : float, optional
+        Gradients are scaled down before each update, so that the norm of those of the whole model is this at most;
+        ``norm`` has the norm before.
     carrier : Processes, optional
         With gloo; each process plays its devices. Without it all are in this process, with the same bits.
     **options
@@ -146,15 +163,19 @@ class Sharded:
         optimizer: Callable = partial(torch.optim.AdamW, lr=1e-3),  # noqa: B008 – never changed
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
         carrier: Processes | None = None,
+        max_norm: float | None = None,
         **options: object,
     ):
         self.devices, self.carrier, self.own = names(devices), carrier, {}  # own: the devices of this process
+        self.loss, self.max_norm, self.norm = loss, max_norm, None
         parts = all_gather(self.devices)
         with nullcontext() if carrier is None else carrier.telling():
             if carrier is not None and carrier.backend != "gloo":
                 raise ShardError(text("shard.gloo"))
             counts = counts_of(net)
             self.schedule = zero(self.devices, counts, stage, itemsize=next(net.parameters()).itemsize, **options)
+            self.micro = len({task.batch for task in self.schedule.tasks if task.name == "F"})
+            require_whole([net], self.micro * len(self.devices))
             for node, key in parts.holds:
                 if carrier is None or node in carrier.playing(self.schedule):
                     cuts = [slices(parts.share, count)[key] for count in counts]
@@ -163,7 +184,6 @@ class Sharded:
                     self.own[node] = Device(layers, loss)
             if carrier is not None:
                 self._require_alike(net)
-        self._exchange = (lambda work: work(None)) if carrier is None else carrier.exchange
         load = Here().load if carrier is None else partial(carrier.prepare, ranks=carrier.ranks(self.schedule))
         self.programs: dict[str, Program] = {}  # value → its plan on the buffers of a layer
         for act in self.schedule.acts:
@@ -177,12 +197,14 @@ class Sharded:
             if layer.stage == 3:
                 free(layer.weights)
 
+    def _exchange(self, work: Callable):
+        """Do ``work`` with the messages of this process, or with None if all devices are in it."""
+        return work(None) if self.carrier is None else self.carrier.exchange(work, ShardError, PipelineError)
+
     def _require_alike(self, net: nn.Module) -> None:
         """Raise ShardError unless all processes have the same weights and the same schedule."""
-        digest = hashlib.sha256(self.schedule.to_json().encode())
-        for parameter in net.parameters():
-            digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy())
-        everyone = self.carrier.all_gather(digest.hexdigest())
+        mine = [self.schedule.to_json(), self.max_norm, digest(net.parameters()).hex()]
+        everyone = self.carrier.all_gather(mine)
         for rank, other in enumerate(everyone):
             if other != everyone[0]:
                 raise ShardError(text("shard.unlike", rank=rank))
@@ -198,7 +220,8 @@ class Sharded:
         Raises
         ------
         ShardError, PipelineError
-            If the loss is not finite, or there are fewer examples than micro-batches on all devices.
+            On all processes, if the loss or the norm is not finite, the batch is not the same on all, a layer draws
+            random numbers, or there are fewer examples than micro-batches on all devices.
         RankLost
             If a process is lost meanwhile.
         """
@@ -207,21 +230,49 @@ class Sharded:
 
     def _execute(self, batch: Batch, messages: Messages | None) -> Executed:
         """Do the own acts of the schedule, in the order of the list."""
-        micro = len({task.batch for task in self.schedule.tasks if task.name == "F"})
-        for node, part in zip(self.devices, split(batch, len(self.devices)), strict=True):
+        parts = [split(part, self.micro) for part in split(batch, len(self.devices))]
+        micro = shares(batch, [pair for part in parts for pair in part], self.loss)
+        for i, node in enumerate(self.devices):
             if node in self.own:
-                self.own[node].begin(split(part, micro), len(batch[1]))
-        begun, timed = time.perf_counter(), []
+                self.own[node].begin(micro[i * self.micro : (i + 1) * self.micro])
+        if messages is not None:
+            require_same_batch(messages, self.carrier.size, batch)
+        begun, timed, clipped = time.perf_counter(), [], self.max_norm is None
         for number, act in enumerate(self.schedule.acts, 1):
             if messages is not None:
                 messages.at(number)  # for the sentence about a lost rank
             start = time.perf_counter()
             if isinstance(act, Collective):
                 timed += in_list(number, act.plan, self._collect(act.value, act.frees))
-            elif act.node in self.own:
+                continue
+            if act.name == "U" and not clipped:
+                self._clip(messages)
+                clipped = True
+            if act.node in self.own:
                 self.own[act.node].do(act)
                 timed.append(Timed(number, 0, start, time.perf_counter()))
         return Executed(begun, timed)
+
+    @torch.no_grad()
+    def _clip(self, messages: Messages | None) -> None:
+        """Scale all gradients by the norm of the model. Each element counts on the device that has it as its part."""
+        squares = torch.zeros(len(self.devices), dtype=torch.float64)
+        gradients = [(node, layer, layer.gradient()) for node, device in self.own.items() for layer in device.layers]
+        for node, layer, gradient in gradients:
+            part = gradient if layer.stage else gradient[layer.part]
+            squares[self.devices.index(node)] += part.double().square().sum()
+        others = [] if messages is None else [rank for rank in range(self.carrier.size) if rank != messages.rank]
+        for rank in others:
+            messages.send(squares, rank, BEFORE)
+        sums = [squares] + [torch.empty_like(squares) for _ in others]
+        for rank, theirs in zip(others, sums[1:], strict=True):
+            messages.receive(theirs, rank, BEFORE)
+        if others:
+            messages.flush()
+        self.norm = math.sqrt(math.fsum(torch.stack(sums).sum(0).tolist()))
+        scale = scale_of(self.norm, self.max_norm)
+        for _, _, gradient in gradients:
+            gradient *= scale
 
     @torch.no_grad()
     def _collect(self, value: str, frees: bool = False) -> Executed:
