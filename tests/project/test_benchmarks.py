@@ -22,6 +22,7 @@ TABLES = {  # what each prints, at least
     "saving": ["stall ÷ blocking"],
     "sharded": ["P17 ", "P18 "],
     "site": ["search|not measured"],
+    "step": ["P26 ", "P27 ", "P28 "],
 }
 DEADLINE = 600.0  # seconds; on an idle machine each takes less than 30
 
