@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from d2lps.cluster.errors import ClusterError, HostLost, RunFailed
 from d2lps.messages import text
+from d2lps.topology.local import own_nodes
 
 KEPT = 1 << 16  # bytes of a process's last output that are kept
 GONE = 10.0  # seconds within which a killed process must have ended
@@ -32,7 +33,7 @@ def playing() -> tuple[str, ...]:
     """
     if "D2LPS_PLAYING" not in os.environ:
         raise ClusterError(text("cluster.nowhere"))
-    return tuple(os.environ["D2LPS_PLAYING"].split())
+    return tuple(own_nodes())
 
 
 class Ended(NamedTuple):
