@@ -107,11 +107,14 @@ class Ranks(Carrier):
         return {node: rank_of[node] for node in plan.nodes}
 
     def describe(self, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> str:
+        ranks = self.ranks(plan)
         played: dict[str, list[str]] = {}  # the nodes whose names do not say which rank plays them
-        for node, rank in self.ranks(plan).items():
+        for node, rank in ranks.items():
             if node not in self.members[rank]["own"]:
                 played.setdefault(self.names[rank], []).append(node)
         who = ", ".join(f"{name} = {' '.join(nodes)}" for name, nodes in played.items())
+        if len(played) == self.size > 3 and [*ranks.values()] == [*range(self.size)]:
+            who = " = ".join(f"{names[0]} … {names[-1]}" for names in (self.names, plan.nodes))  # in the plan's order
         return f"{self.backend} ×{self.size}" + (f" ({who})" if who else "")
 
     @contextmanager

@@ -207,6 +207,24 @@ def test_position_decides_for_foreign_names_and_the_trace_says_who_played_them(k
     assert Trace.from_json(trace.to_json()).origin == trace.origin
 
 
+def on_four(rank, names, playing):
+    carrier, mine = rank.carrier(Processes, playing[rank.number]), torch.ones(4)
+    plan = ring(names)
+    return run(plan, {node: mine.clone() for node in carrier.playing(plan)}, carrier).origin
+
+
+@pytest.mark.parametrize(
+    "names, playing, origin",
+    [
+        ("bdac", [None] * 4, "gloo ×4 (rank0 … rank3 = b … c)"),
+        ("abcd", [["c"], ["b"], ["a"], ["d"]], "gloo ×4 (rank2 = a, rank1 = b, rank0 = c, rank3 = d)"),
+        ("abcde", [["e", "a"], ["b"], ["c"], ["d"]], "gloo ×4 (rank0 = a e, rank1 = b, rank2 = c, rank3 = d)"),
+    ],
+)
+def test_the_ends_of_a_long_list_say_who_played_what_only_in_the_order_of_the_plan(names, playing, origin):
+    assert ranks()(on_four, [*names], playing, n=4) == [origin] * 4
+
+
 @each_carrier
 def test_a_process_without_nodes_of_its_own_choice_keeps_its_name(kind):
     plan = aggregate_at(["rank1", "rank0"], "server")
