@@ -19,7 +19,9 @@ SHOWN = 1 << 18  # bytes of output of all processes of a run that are shown
 
 
 def playing() -> tuple[str, ...]:
-    """Return the nodes that this process of a cluster plays, for ``Processes(playing())``.
+    """Return the nodes that bear the name of this process of a cluster, which ``Processes()`` plays.
+
+    Several processes of a host share its nodes out among themselves.
 
     Returns
     -------
