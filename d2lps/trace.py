@@ -132,7 +132,7 @@ class Trace:
     ----------
     origin : str
         ``"shared"`` or ``"ideal"`` for a prediction of :mod:`d2lps.cost`; the devices of a measured run, such as
-        ``"cpu ×5"``.
+        ``"cpu ×5"``, and which rank played which node if their names differ: ``"gloo ×2 (rank0 = a, rank1 = b)"``.
     plan : Plan
         The plan that ran.
     topology : Topology

@@ -7,7 +7,7 @@ copies, sends and updates, each with the operations it waits for. A carrier then
     processes       a process per node, over ``gloo`` (sockets) or ``nccl`` (GPUs)
     shared_memory   processes of one host that read each other's memory: ``shared_program``, ``segments``
 
-``ranks`` is the common part of carriers of several processes; ``rendezvous`` lets them agree before a run and decides
-which rank is named as lost. A tensor that does not fit is refused in ``tensors``; a new reduction goes into
-``reductions``; ``leftovers`` removes the files of killed processes.
+``ranks`` is the common part of carriers of several processes, and decides who plays which node; ``rendezvous`` lets
+them agree before a run and decides which rank is named as lost. A tensor that does not fit is refused in ``tensors``; a
+new reduction goes into ``reductions``; ``leftovers`` removes the files of killed processes.
 """

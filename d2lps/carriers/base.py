@@ -335,17 +335,19 @@ class Carrier:
         """Wait for all work that was started before, and return the time in seconds."""
         return time.perf_counter()
 
-    def describe(self, tensors: Mapping[str, Tensor]) -> str:
-        """Name the devices of a run, for its trace.
+    def describe(self, plan: Plan, tensors: Mapping[str, Tensor]) -> str:
+        """Name the devices of a run, for its trace, and who played the nodes whose names do not say it.
 
         Parameters
         ----------
+        plan
+            the plan that was run.
         tensors
             node → its buffer, for the nodes played here.
 
         Returns
         -------
         str
-            such as ``"cpu ×4"``.
+            such as ``"cpu ×4"`` or ``"gloo ×2 (rank0 = a, rank1 = b)"``.
         """
         raise NotImplementedError

@@ -154,4 +154,4 @@ def run(
         act = acts[step - 1][index]
         events.append(event(act, step, start, end, nbytes[act.key]))
     links = pairs(plan) if topology is None else topology
-    return Trace(carrier.describe(program.tensors), plan, links, program.like.numel() * width, tuple(events))
+    return Trace(carrier.describe(plan, program.tensors), plan, links, program.like.numel() * width, tuple(events))

@@ -11,6 +11,7 @@ import torch
 from d2lps.carriers.base import Bound, Carrier, Executed, Program
 from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
+from d2lps.plan.plan import Plan
 
 Device = str | torch.device
 
@@ -115,7 +116,7 @@ class Here(Carrier):
             torch.cuda.synchronize(index)
         return time.perf_counter()
 
-    def describe(self, tensors: Mapping[str, torch.Tensor]) -> str:
+    def describe(self, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> str:
         # The devices that the tensors really lie on: "cpu ×4", "cuda:0 + cuda:1 + cpu".
         counts: dict[str, int] = {}
         for tensor in tensors.values():

@@ -14,7 +14,6 @@ from contextlib import suppress
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from d2lps.carriers.background import BackgroundThread, Closed, Progress, keep_forever
 from d2lps.carriers.base import Executed, Program
@@ -34,7 +33,8 @@ class Processes(Ranks):
     Parameters
     ----------
     playing
-        the nodes that this process plays; if left out, process i plays the plan's node i.
+        the nodes that this process plays; if left out, the node of its own name (``rank0``, or its nodes in a
+        cluster, such as ``host1/gpu3``). If no process has the name of a node, process i plays the plan's node i.
     backend
         ``"gloo"`` (tensors in main memory) or ``"nccl"`` (each rank's tensors on a GPU of its own); if left
         out, NCCL if every host has a GPU for each of its ranks, else gloo.
@@ -135,9 +135,6 @@ class Processes(Ranks):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
-
-    def describe(self, tensors: Mapping[str, Tensor]) -> str:
-        return f"{self.backend} ×{self.size}"
 
     def close(self) -> None:
         super().close()

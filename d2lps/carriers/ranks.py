@@ -24,12 +24,13 @@ from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.schedule.acts import messages_of
+from d2lps.topology.local import own_nodes
 
 
 class Ranks(Carrier):
     """Several processes, each of which plays its nodes of a plan: see :class:`Processes` and :class:`SharedMemory`."""
 
-    kind = "ranks"
+    kind = backend = "ranks"
     device = torch.device("cpu")  # where the tensors of this rank lie
 
     def __init__(
@@ -54,7 +55,8 @@ class Ranks(Carrier):
         self._busy = threading.RLock()  # held by the thread that runs a plan
         self.rendezvous = Rendezvous(store, self.kind, rank, size, deadline, holder)
         self.store = dist.PrefixStore(f"d2lps/{self.rendezvous.name}/group", store)
-        self.members = self.rendezvous.join({"host": host(), "plays": None if playing is None else list(playing)})
+        plays = None if playing is None else list(playing)
+        self.members = self.rendezvous.join({"host": host(), "plays": plays, "own": [f"rank{rank}", *own_nodes()]})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
         _carriers.add(self)
         self._open()
@@ -64,7 +66,7 @@ class Ranks(Carrier):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return names for the nodes of a plan, one per process: ``rank0``, ``rank1``, …"""
+        """Return the names of the processes, which play the nodes of these names: ``rank0``, ``rank1``, …"""
         return tuple(f"rank{rank}" for rank in range(self.size))
 
     @property
@@ -76,16 +78,23 @@ class Ranks(Carrier):
         return dict.fromkeys(nodes, self.device)
 
     def ranks(self, plan: Plan) -> dict[str, int]:
-        # Each process plays the nodes it was made for, or the node of its own number if none was given.
+        # Each process plays the nodes it was made for, else those of its own names; position decides for foreign names.
         played = [member["plays"] for member in self.members]
         if all(nodes is None for nodes in played):
-            if len(plan.nodes) != self.size:
+            own = {node for member in self.members for node in member["own"]}
+            named = [node for node in plan.nodes if node in own]
+            if len(plan.nodes) != self.size and {*named} <= {*self.names}:
                 values = {"nodes": len(plan.nodes), "size": self.size, "kind": type(self).__name__}
                 raise ProcessesError(text("processes.nodes", **values))
-            return {node: rank for rank, node in enumerate(plan.nodes)}
+            if not named:
+                return {node: rank for rank, node in enumerate(plan.nodes)}
+            if len(named) < len(plan.nodes):
+                foreign = next(node for node in plan.nodes if node not in own)
+                values = {"named": named[0], "foreign": foreign, "kind": type(self).__name__}
+                raise ProcessesError(text("processes.mixed", **values))
         rank_of = {}
         for rank, nodes in enumerate(played):
-            for node in nodes or ():
+            for node in self.members[rank]["own"] if nodes is None else nodes:
                 if node in rank_of:
                     raise ProcessesError(text("processes.played-twice", node=node, one=rank_of[node], other=rank))
                 rank_of[node] = rank
@@ -96,6 +105,17 @@ class Ranks(Carrier):
         if idle:
             raise ProcessesError(text("processes.idle", rank=min(idle), nodes=" ".join(plan.nodes)))
         return {node: rank_of[node] for node in plan.nodes}
+
+    def describe(self, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> str:
+        ranks = self.ranks(plan)
+        played: dict[str, list[str]] = {}  # the nodes whose names do not say which rank plays them
+        for node, rank in ranks.items():
+            if node not in self.members[rank]["own"]:
+                played.setdefault(self.names[rank], []).append(node)
+        who = ", ".join(f"{name} = {' '.join(nodes)}" for name, nodes in played.items())
+        if len(played) == self.size > 3 and [*ranks.values()] == [*range(self.size)]:
+            who = " = ".join(f"{names[0]} … {names[-1]}" for names in (self.names, plan.nodes))  # in the plan's order
+        return f"{self.backend} ×{self.size}" + (f" ({who})" if who else "")
 
     @contextmanager
     def taken(self) -> Iterator[None]:

@@ -7,7 +7,7 @@
 Ordinary tensors work as well; they are first copied to where the others can read them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 
 import torch
@@ -42,7 +42,7 @@ class SharedMemory(Ranks):
         if one of them does not come.
     """
 
-    kind = "shared memory"
+    kind = backend = "shared memory"
     shares_memory = True
 
     def _open(self) -> None:
@@ -118,9 +118,6 @@ class SharedMemory(Ranks):
 
     def buffer(self, node: str, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.tensor(elements, dtype)
-
-    def describe(self, tensors: Mapping[str, Tensor]) -> str:
-        return f"shared memory ×{self.size}"
 
     def barrier(self) -> None:
         with self.telling():

@@ -7,7 +7,6 @@ import torch
 from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.cluster.errors import ClusterError
-from d2lps.cluster.run import playing
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
@@ -16,8 +15,8 @@ from d2lps.trace import Trace
 
 def measured(plan: Plan, topology: Topology, nbytes: int, rounds: int) -> "Trace | None":
     """Run a plan on each host for :meth:`Cluster.measure`; rank 0 returns the trace of the median round."""
-    mine = [node for node in plan.nodes if node in playing()]
-    carrier, elements = Processes(mine), max(1, nbytes // 4)
+    carrier, elements = Processes(), max(1, nbytes // 4)
+    mine = carrier.playing(plan)
     holders = [node for node in plan.nodes if node in {holder for holder, _ in plan.holds}]
     total = sum(range(1, len(holders) + 1))
     traces = []

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from d2lps.cluster.errors import ClusterError, HostLost, RunFailed
 from d2lps.messages import text
+from d2lps.topology.local import own_nodes
 
 KEPT = 1 << 16  # bytes of a process's last output that are kept
 GONE = 10.0  # seconds within which a killed process must have ended
@@ -18,7 +19,9 @@ SHOWN = 1 << 18  # bytes of output of all processes of a run that are shown
 
 
 def playing() -> tuple[str, ...]:
-    """Return the nodes that this process of a cluster plays, for ``Processes(playing())``.
+    """Return the nodes that bear the name of this process of a cluster, which ``Processes()`` plays.
+
+    Several processes of a host share its nodes out among themselves.
 
     Returns
     -------
@@ -32,7 +35,7 @@ def playing() -> tuple[str, ...]:
     """
     if "D2LPS_PLAYING" not in os.environ:
         raise ClusterError(text("cluster.nowhere"))
-    return tuple(os.environ["D2LPS_PLAYING"].split())
+    return tuple(own_nodes())
 
 
 class Ended(NamedTuple):

@@ -30,6 +30,15 @@ LANES = {1: 2.5e9 / 10, 2: 5e9 / 10, 3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 /
 LANES |= {6: 64e9 / 8 * 242 / 256}
 
 
+def own_nodes() -> list[str]:
+    """Return the nodes of a cluster that bear the name of this process; none outside a cluster.
+
+    The processes of a host share its nodes out among themselves.
+    """
+    nodes = os.environ.get("D2LPS_PLAYING", "").split()
+    return nodes and nodes[int(os.environ["LOCAL_RANK"]) :: int(os.environ["LOCAL_WORLD_SIZE"])]
+
+
 def this_host(
     nodes: Iterable[str] | None = None, bandwidth: "str | Bandwidth | None" = None, root: "str | Path" = "/"
 ) -> Topology:

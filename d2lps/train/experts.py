@@ -14,6 +14,7 @@ beyond this capacity are dropped: their output is 0, and the addition around the
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -109,8 +110,9 @@ class Experts(nn.Module):
             if not all(torch.isfinite(self.router(x)).all() for x in inputs):
                 raise ExpertError(text("experts.not-finite"))
             orders, gates, chosen = zip(*map(self.route, inputs), strict=True)
-        everyone = chosen if self.carrier is None else sum(self.carrier.all_gather(chosen), [])
-        wanted, kept = zip(*everyone, strict=True)  # numbers by device and expert
+        mine = dict(zip(self.mine, chosen, strict=True))
+        everyone = mine if self.carrier is None else dict(chain(*map(dict.items, self.carrier.all_gather(mine))))
+        wanted, kept = zip(*[everyone[node] for node in self.devices], strict=True)  # numbers by device and expert
         dropped = sum(map(sum, wanted)) - sum(map(sum, kept))
         self.load = Load([*map(sum, zip(*wanted, strict=True))], dropped)
         return orders, gates, kept

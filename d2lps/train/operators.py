@@ -185,7 +185,7 @@ def measured(
     if carrier is None:
         times, origin = Here().gather_times(schedule, executed), f"cpu ×{len(schedule.nodes)}"
     else:
-        times, origin = carrier.gather_times(schedule, executed), carrier.describe({})
+        times, origin = carrier.gather_times(schedule, executed), carrier.describe(schedule, {})
         rows = carrier.all_gather([[number, i, size] for (number, i), size in sizes.items()])
         sizes = {(number, i): size for sent in rows for number, i, size in sent}
     return Trace(origin, schedule, pairs(schedule), 0, tuple(_events(schedule, times, sizes)))

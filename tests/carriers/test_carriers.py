@@ -52,6 +52,7 @@ from d2lps.carriers import gloo
 from d2lps.carriers import ranks as ranks_module
 from d2lps.carriers.execute import compile
 from d2lps.plan.acts import sends, updates
+from d2lps.view.drawing.still import origin
 
 pytestmark = pytest.mark.slow  # of several processes
 
@@ -145,6 +146,91 @@ def differences(carrier, plan, memory, size, dtype, seed=0, **more):
     run(plan, want, Here(), **more)
     assert carrier.rank or len(trace.events) == sum(map(len, plan.steps))
     return [f"{node} on {plan!r}, {size} × {dtype}" for node in mine if not same(mine[node], want[node])]
+
+
+# ---------------------------------------------------------------- who plays what
+
+
+def played(rank, kind, plans, playing=None):
+    """Run plans on buffers full of 1 on rank 0, 10 on rank 1, 100 on rank 2; return the buffers left, and a trace."""
+    carrier, left = rank.carrier(kind, playing and playing[rank.number]), []
+    for plan in plans:
+        mine = torch.full((2 * len(plan.share),), 10.0**rank.number)
+        trace = run(plan, mine, carrier)
+        left.append(mine.unique().tolist())
+    return left, trace
+
+
+def numbers(kind, *plans, **more):
+    """Return, for each plan, the values that ranks 0, 1 and 2 end with; and the trace of the last plan."""
+    results = ranks()(played, kind, plans, *more.values(), n=3)
+    return [*zip(*[left for left, _ in results], strict=True)], results[0][1]
+
+
+TURNED = ["rank2", "rank0", "rank1"]
+
+
+@each_carrier
+def test_a_process_plays_the_node_of_its_own_name(kind):
+    one_send = Plan(TURNED, {"g": 1}, [[Send("rank0", "rank2", "g", "copy")]], ["rank0"], ["rank2"])
+    levels = hierarchical({"rank2": ["rank1"], "rank0": ["rank0"]}, ring(["rank2", "rank0"]))
+    assert levels.nodes == ("rank1", "rank2", "rank0")
+    found, trace = numbers(
+        kind,
+        broadcast(TURNED),
+        aggregate_at(TURNED[1:], "rank2"),
+        reduce(TURNED),
+        gather(TURNED),
+        all_gather(TURNED),
+        levels,
+        ring(TURNED),
+        one_send,
+    )
+    first, at_2, reduced, gathered, everywhere, in_levels, around_it, sent = found
+    assert first == ([100],) * 3
+    assert at_2 == ([11],) * 3
+    assert reduced[0] != [111] != reduced[1] and reduced[2] == [111]
+    assert [len(values) for values in gathered][2] == 3 and set(gathered[2]) == {1, 10, 100}
+    assert everywhere == ([1, 10, 100],) * 3
+    assert in_levels[:2] == ([11], [11])  # rank 2 only passes on
+    assert around_it == ([111],) * 3
+    assert sent == ([1], [10], [1])
+    assert [(event.src, event.dst) for event in trace.events] == [("rank0", "rank2")] and "(" not in trace.origin
+
+
+@each_carrier
+def test_position_decides_for_foreign_names_and_the_trace_says_who_played_them(kind):
+    found, trace = numbers(kind, ring(["c", "a", "b"]), broadcast(["c", "a", "b"]))
+    assert found == [([111],) * 3, ([1],) * 3]
+    assert trace.origin.endswith(" ×3 (rank0 = c, rank1 = a, rank2 = b)")
+    assert trace.origin in repr(trace) and trace.origin in origin(trace)
+    assert Trace.from_json(trace.to_json()).origin == trace.origin
+
+
+def on_four(rank, names, playing):
+    carrier, mine = rank.carrier(Processes, playing[rank.number]), torch.ones(4)
+    plan = ring(names)
+    return run(plan, {node: mine.clone() for node in carrier.playing(plan)}, carrier).origin
+
+
+@pytest.mark.parametrize(
+    "names, playing, origin",
+    [
+        ("bdac", [None] * 4, "gloo ×4 (rank0 … rank3 = b … c)"),
+        ("abcd", [["c"], ["b"], ["a"], ["d"]], "gloo ×4 (rank2 = a, rank1 = b, rank0 = c, rank3 = d)"),
+        ("abcde", [["e", "a"], ["b"], ["c"], ["d"]], "gloo ×4 (rank0 = a e, rank1 = b, rank2 = c, rank3 = d)"),
+    ],
+)
+def test_the_ends_of_a_long_list_say_who_played_what_only_in_the_order_of_the_plan(names, playing, origin):
+    assert ranks()(on_four, [*names], playing, n=4) == [origin] * 4
+
+
+@each_carrier
+def test_a_process_without_nodes_of_its_own_choice_keeps_its_name(kind):
+    plan = aggregate_at(["rank1", "rank0"], "server")
+    found, trace = numbers(kind, plan, playing=[None, None, ["server"]])
+    assert found == [([11],) * 3]
+    assert trace.origin.endswith(" ×3 (rank2 = server)")
 
 
 # ---------------------------------------------------------------- the same bits
@@ -337,13 +423,13 @@ def traced(rank, kind, size):
     mine = {node: torch.ones(size) for node in carrier.playing(plan)}
     begin = time.monotonic()
     trace = run(plan, mine, carrier, weights={node: torch.zeros(size) for node in mine})
-    return trace, time.monotonic() - begin, carrier.describe(mine)
+    return trace, time.monotonic() - begin, carrier.describe(plan, mine)
 
 
 @each_carrier
 @pytest.mark.parametrize("size", [0, 3, 100_000])
 def test_rank_0_gets_every_act_once_and_the_others_their_own_part(kind, size):
-    (whole, took, origin), *others = ranks()(traced, kind, size, n=4)
+    (whole, took, devices), *others = ranks()(traced, kind, size, n=4)
     plan = whole.plan
     acts = [(number, act) for number, step in enumerate(plan.steps, 1) for act in (*sends(step), *updates(step))]
     assert sorted((e.step, e.src, e.dst, e.key, e.op) for e in whole.events) == sorted(
@@ -354,7 +440,7 @@ def test_rank_0_gets_every_act_once_and_the_others_their_own_part(kind, size):
     )
     assert all(0 <= event.start <= event.end <= took for event in whole.events)
     assert [event.step for event in whole.events] == sorted(event.step for event in whole.events)
-    assert whole.measured and whole.origin == origin and whole.nbytes == 4 * size
+    assert whole.measured and whole.origin == devices and whole.nbytes == 4 * size
     assert {node: whole.bytes_sent(node) for node in plan.nodes} == {
         node: sum(e.nbytes for e in whole.events if e.src == node != e.dst) for node in plan.nodes
     }

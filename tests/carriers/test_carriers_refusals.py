@@ -58,6 +58,18 @@ REFUSED = {
         r"--nproc-per-node=4 …\), make the plan for carrier.names, or say who plays what with \w+\(\[…\]\)$",
     ),
     "a plan for fewer": (runs(plan=lambda rank: ring([*"ab"])), "the plan has 2 nodes, but there are 3 processes"),
+    "more names than processes": (
+        runs(plan=lambda rank: ring([f"rank{i}" for i in range(4)])),
+        "the plan has 4 nodes, but there are 3 processes",
+    ),
+    "fewer names": (
+        runs(plan=lambda rank: ring(["rank0", "rank2"])),
+        "the plan has 2 nodes, but there are 3 processes",
+    ),
+    "some names of processes and some others": (
+        runs(plan=lambda rank: ring(["gpu2", "rank1", "rank0"])),
+        r"rank1 is the name of a process, but gpu2 is not: make the plan for carrier.names, or say who plays what with",
+    ),
     "a node that two play": (
         served(["gpu0"], ["gpu1", "cpu"], ["cpu"]),
         "cpu is played by rank 1 and by rank 2: only one of them may play it",

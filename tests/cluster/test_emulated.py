@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 DEADLINE = 4.0
+RANKS = [f"rank{i}" for i in range(4)]
 ROOT = Path(__file__).parents[2]
 mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet 1.9.1 is for Linux on x86-64")
 
@@ -262,6 +263,34 @@ def test_a_host_of_mxnet_that_is_killed_is_a_timeout():
         with pytest.raises(HostLost, match="host1 is lost") as lost:
             job.results()
         assert [type(each) for each in lost.value.results] == [Timeout, HostLost] and time.monotonic() - begin < 20
+
+
+# ---------------------------------------------------------------- the order of nodes
+
+
+def around_hosts(orders, nbytes):
+    """Run rings through the four processes of two hosts; return the MB that the first process of each host sent out."""
+    crossed, local = [], os.environ["LOCAL_RANK"] == "0"
+    with Processes(deadline=30.0) as carrier:
+        for order in orders:
+            carrier.barrier()
+            before = psutil.net_io_counters(pernic=True)["eth0"].bytes_sent
+            trace = run(ring(order), torch.full((nbytes // 4,), 1.0 + carrier.rank), carrier)
+            carrier.barrier()
+            crossed.append((psutil.net_io_counters(pernic=True)["eth0"].bytes_sent - before) / 1e6)
+    return trace.origin, cluster.playing(), crossed if local else None
+
+
+def test_a_ring_reordered_by_name_crosses_the_wire_more_often():
+    gpus = [f"host{i}/gpu{j}" for i in range(2) for j in range(2)]
+    orders = [[names[i] for i in order] for names in (RANKS, gpus) for order in ((0, 1, 2, 3), (0, 2, 1, 3))]
+    with emulated(hosts=2, gpus_per_host=2, bandwidth="400 Mbit/s") as two:
+        results = two.run(around_hosts, orders, 4_000_000, per_host=2)
+    assert [origin for origin, *_ in results] == ["gloo ×4"] * 4
+    assert [node for _, nodes, _ in results for node in nodes if "gpu" in node] == gpus
+    for crossed in (found for *_, found in results if found):
+        # Each node sends 1.5 times its 4 MB to the next one: one node of a host sends to the other host, or both do.
+        assert crossed == pytest.approx([6, 12] * 2, rel=0.1)
 
 
 # ---------------------------------------------------------------- racks

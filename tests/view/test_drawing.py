@@ -594,6 +594,14 @@ def test_without_steps_and_without_time_there_is_a_picture():
     assert "cpu" in texts(str(draw(nothing)))
 
 
+def test_a_heading_shortens_a_long_list_of_who_played_what():
+    who = ", ".join(f"rank{i} = gpu{2 * i} gpu{2 * i + 1}" for i in range(8))
+    trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), one_memory(["gpu0", "gpu1"], "10 GB/s"), "8 MB")
+    svg = str(draw(replace(trace, origin=f"gloo ×8 ({who})")))
+    heading = next(words for words in re.findall(r">(measured[^<]*)<", svg) if words.endswith("8 MB"))
+    assert "gloo ×8 (rank0 = gpu0" in heading and "rank7 = gpu14 gpu15)" in heading and len(heading) < 90
+
+
 def test_names_cannot_smuggle_anything_in():
     evil = ["<b>", "a&b", "\"'/><script>alert(1)</script>"]
     plan = Plan(

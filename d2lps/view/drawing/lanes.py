@@ -20,7 +20,7 @@ from d2lps.simulate import cost
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.paths import seats
-from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, tag, words, worker
+from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
 
 WIDE, GAUGE = 1000, 88.0  # the width of the lanes, which is stretched, and of a memory bar, which is not
@@ -209,9 +209,13 @@ class Lanes:
         trace = self.trace
         if self.slots:
             return text("lanes.slots", slots=round(self.duration))
-        parts = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
-        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(self.duration)] * timed
-        return " · ".join(parts)
+        return " · ".join(source(trace) + [show_seconds(self.duration)] * timed)
+
+
+def source(trace: Trace) -> list[str]:
+    """Return the origin of a trace, cut to fit into a heading, and its topology, in the language in force."""
+    origin = [text("draw.measured"), short(trace.origin, 400)] if trace.measured else [text(f"draw.{trace.origin}")]
+    return origin + [trace.topology.name] * (trace.topology.name != "pairs")
 
 
 def _of(size: float, limit: float) -> str:

@@ -8,7 +8,7 @@ from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.axis import axis, ended, shared_part
 from d2lps.view.drawing.boxes import host
-from d2lps.view.drawing.lanes import Lanes
+from d2lps.view.drawing.lanes import Lanes, source
 from d2lps.view.drawing.lanes_still import BREADTH, lanes_still
 from d2lps.view.drawing.legend import draw_legend
 from d2lps.view.drawing.reason import awaited, place_name, reason
@@ -22,9 +22,7 @@ SMALL = 480.0  # a phone shows pictures of this breadth nearly as large, so thei
 
 def origin(trace: Trace) -> str:
     """Return the origin of a trace, its topology and its bytes, in the language in force."""
-    origin = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
-    topology = [] if trace.topology.name == "pairs" else [trace.topology.name]
-    return " · ".join([*origin, *topology, show_size(trace.nbytes)])
+    return " · ".join([*source(trace), show_size(trace.nbytes)])
 
 
 def state(scene: Scene, at: float) -> tuple[str, str, str]:
