@@ -15,7 +15,7 @@ class ScalingError(Brief, ValueError):
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder of equal layers, each with attention and a perceptron.
+    """A decoder of equal layers, each with attention and one perceptron: mixtures of experts cannot be described.
 
     Parameters
     ----------
