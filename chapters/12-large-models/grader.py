@@ -10,16 +10,13 @@ EXERCISES = {
         judge_state_bytes.CASES,
         judge_state_bytes.judge,
         fills=dict,
-        keeps=(
-            *("no-copy", "all-float32", "mean-part", "nothing-shared", "weights-early", "gradients-early"),
-            *("only-one", "all-ranks"),
-        ),
+        keeps=("no-copy", "all-float32", "mean-part", "late", "early", "all-ranks"),
     ),
     "fully-sharded": Exercise(
         ("layers",),
         judge_fully_sharded.CASES,
         judge_fully_sharded.judge,
         fills=dict,
-        keeps=("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather"),
+        keeps=("too-many-bytes", "never-frees", "gathers-first", "order", "other-count", "no-second-gather"),
     ),
 }

@@ -29,27 +29,27 @@ def judge(case: StepCase, answer: Callable) -> dict[str, str]:
     for k in range(len(case.layers)):
         for kind in ("forward", "backward", "reduce", "update"):
             if (count := todo.count((kind, k))) != 1:
-                mistake = "no-reduce" if kind == "reduce" and not count else "missing" if not count else "twice"
-                raise failure(mistake, "fsdp-count", case, what=_show(kind, k), count=count)
+                raise failure("other-count", "fsdp-count", case, what=_show(kind, k), count=count)
     most = _layers_at_once(case, todo)
     right = zero(case.devices, case.layers, 3)
     try:
         made = _schedule(case, todo, right)
     except ScheduleError as error:
-        raise failure(_refused(todo, error), "refused", case, error=str(error)) from None
+        number = _entry(case, todo, error.act)
+        mistake = _refused(todo[: number - 1], *todo[number - 1])
+        raise failure(mistake, "fsdp-refused", case, number=number, what=_show(*todo[number - 1])) from None
     allowed = min(2, len(case.layers))
     if most["w"] > allowed:
-        forwards = todo.index(("forward", 0))
-        gathers = sum(kind == "gather" for kind, _ in todo[:forwards])
-        mistake = "gathers-first" if gathers > allowed else "never-frees"
+        mistake = "gathers-first" if any(("free", k) in todo for k in range(len(case.layers) - 1)) else "never-frees"
         raise failure(mistake, "fsdp-whole", case, got=most["w"], enough=allowed)
     if most["g"] > allowed:
         raise failure("late-reduce", "fsdp-gradients", case, got=most["g"], enough=allowed)
     sent, enough = (sum(map(cost.shared(each).bytes_sent, case.devices)) for each in (made, right))
     if sent > enough + 2 * len(case.layers):
-        last = len(case.layers) - 1
-        mistake = "last-twice" if todo.count(("gather", last)) > 1 else "too-many-bytes"
-        raise failure(mistake, "fsdp-bytes", case, got=size_text(sent), enough=size_text(enough))
+        raise failure("too-many-bytes", "fsdp-bytes", case, got=size_text(sent), enough=size_text(enough))
+    for k in range(len(case.layers)):
+        if todo.count(("free", k)) < todo.count(("gather", k)):
+            raise failure("never-frees", "fsdp-end", case, layer=k)
     plain = zero(case.devices, case.layers, 0)
     return {
         "peak": size_text(right.peak[case.devices[0]]),
@@ -111,18 +111,19 @@ def _schedule(case: StepCase, todo: list[tuple[str, int]], right: Schedule) -> S
     return Schedule(case.devices, right.values, acts, right.holds, right.wants)
 
 
-def _refused(todo: list[tuple[str, int]], error: ScheduleError) -> str:
-    """Return the mistake behind a list that is refused."""
-    act, seen = error.values.get("what"), []
-    if isinstance(act, Task) and act.name == "B":
-        seen = todo[: todo.index(("backward", int(act.of)))]
-        if ("free", int(act.of)) in seen:
-            return "no-second-gather"
-    if isinstance(act, Task) and act.name == "U":
-        return "update-early"
-    if isinstance(act, Task) and act.name == "free":
-        return "freed-twice"
-    return "order"
+def _entry(case: StepCase, todo: list[tuple[str, int]], act: int) -> int:
+    """Return the number of the entry, from 1, that an act of the schedule comes from."""
+    number = 0
+    while act > 0:
+        act -= 1 if todo[number][0] in ("gather", "reduce") else len(case.devices)
+        number += 1
+    return number
+
+
+def _refused(before: list[tuple[str, int]], kind: str, k: int) -> str:
+    """Return the mistake behind an entry that comes too early, with those before it."""
+    freed = kind == "backward" and before.count(("free", k)) >= before.count(("gather", k)) > 0
+    return "no-second-gather" if freed else "order"
 
 
 CASES = tuple(

@@ -56,7 +56,7 @@ two_halves(halves, nodes, lambda gradient: -0.1 * gradient)
 all(torch.equal(-0.1 * whole[node], halves[node]) for node in nodes)
 
 # %% guess-bytes
-guess = d2lps.predict("zero-bytes", {"ZeRO-1": "", "ZeRO-2": "", "ZeRO-3": ""})
+guess = d2lps.predict("zero-bytes", {"ZeRO-1": "×", "ZeRO-2": "×", "ZeRO-3": "×"})
 guess
 
 # %% acts

@@ -11,8 +11,8 @@ EXERCISES = {
         judge_choose.judge,
         fills=dict,
         keeps=(
-            *("across-nodes", "activations-forgotten", "too-large", "most-stages", "least-memory", "slow", "gives-up"),
-            *("no-way", "does-not-divide", "other-count"),
+            *("across-nodes", "activations-forgotten", "too-large", "slow", "other-step", "gives-up"),
+            *("does-not-divide", "other-count"),
         ),
     ),
     "experts": Exercise(
@@ -21,8 +21,7 @@ EXERCISES = {
         judge_experts.judge,
         fills=dict,
         keeps=(
-            *("no-capacity", "keeps-last", "passes-dropped", "other-order", "sends-all", "drops-more", "not-parts"),
-            "waits-forever",
+            *("sends-more", "other-tokens", "gate", "passes-dropped", "other-order", "other-count", "not-parts"),
         ),
     ),
 }

@@ -61,13 +61,14 @@ def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[lis
             return [others[rank].clone() for others in give(_parts(case, rank, parts))]
 
         x, choice, gate = (tensor.clone() for tensor in case.given[rank])
+        gate.requires_grad_()  # the router learns by it
         arguments = x, choice, gate, case.ranks, case.capacity, exchange, lambda tokens: expert(rank, tokens)
         return call(case, answer, *arguments, refused=Failure)
 
     results, given = in_turns(case.ranks, act)
     if len(results) < case.ranks:
         rank = min({*range(case.ranks)} - {*results})
-        raise failure("waits-forever", "experts-waits", case, rank=rank, number=len(given[rank]))
+        raise failure("other-count", "experts-waits", case, rank=rank, number=len(given[rank]))
     return [results[rank] for rank in range(case.ranks)], given
 
 
@@ -85,7 +86,7 @@ def judge(case: TokenCase, answer: Callable) -> dict[str, str]:
         shape = tuple(case.given[rank][0].shape)
         if not isinstance(y, Tensor) or tuple(y.shape) != shape:
             got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise failure("wrong-shape", "experts-shape", case, rank=rank, got=got, right=shape)
+            raise failure("wrong-values", "experts-shape", case, rank=rank, got=got, right=shape)
     if not any(given) and all(not y.any() for y in results):
         raise failure("todo", "experts-nothing", case)
     for rank, exchanges in enumerate(given):
@@ -102,26 +103,28 @@ def _require_sent(case: TokenCase, rank: int, exchanges: list[list[Tensor]]) -> 
         raise failure("other-count", "experts-times", case, rank=rank, count=len(exchanges))
     (_, choice, _), kept = case.given[rank], case.kept(rank)
     for e, part in enumerate(exchanges[0]):
-        wanted = int((choice == e).sum())
         enough = int((kept & (choice == e)).sum())
         if len(part) != enough:
-            mistake = "drops-more" if len(part) < enough else "no-capacity" if len(part) == wanted else "sends-all"
+            mistake = "other-tokens" if len(part) < enough else "sends-more"
             raise failure(mistake, "experts-sent", case, rank=rank, expert=e, got=len(part), enough=enough)
 
 
 def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:
-    (x, choice, gate), kept = case.given[rank], case.kept(rank)[:, None]
+    (x, choice, gate), kept, learns = case.given[rank], case.kept(rank)[:, None], y.requires_grad
+    y = y.detach()
     made = torch.stack([expert(int(e), token) for e, token in zip(choice, x, strict=True)]) if len(x) else x
     gates, zero = gate[:, None], torch.zeros_like(x)
     right = torch.where(kept, made * gates, zero)
     near = lambda other: torch.allclose(y.float(), other, 1e-4, 1e-5)  # noqa: E731
     if near(right):
+        if kept.any() and not learns:
+            raise failure("gate", "experts-gradient", case, rank=rank)
         return
+    before = torch.stack([expert(int(e), token) for e, token in zip(choice, x * gates, strict=True)]) if len(x) else x
     order = torch.cat([(case.kept(rank) & (choice == e)).nonzero().flatten() for e in range(case.ranks)])
     sorted_first = torch.cat([made[order], zero[len(order) :]])
     wrong = {
-        "no-gate": [torch.where(kept, made, zero)],
-        "gate-twice": [right * gates],
+        "gate": [torch.where(kept, part, zero) for part in (made, right * gates, before, before * gates)],
         "passes-dropped": [torch.where(kept, made * gates, x), torch.where(kept, made * gates, x * gates)],
         "other-order": [sorted_first * gates, torch.cat([(made * gates)[order], zero[len(order) :]]), sorted_first],
     }
@@ -130,7 +133,7 @@ def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:
     if not mistake:
         last = torch.stack([(choice[i + 1 :] == e).sum() for i, e in enumerate(choice)])[:, None] < case.capacity
         drops = near(torch.where(last, made * gates, zero)) and not torch.equal(last, kept)
-        mistake = "keeps-last" if drops else "other-order" if near(right.flip(0)) else "wrong-values"
+        mistake = "other-tokens" if drops else "other-order" if near(right.flip(0)) else "wrong-values"
     raise failure(mistake, "experts-wrong", case, rank=rank, row=row)
 
 

@@ -17,7 +17,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from d2lps import all_to_all, cost, memory, nvswitch, parallelize, table
-from d2lps.scaling import GPUS, LLAMA3, MODELS, SC21, Layout, ScalingError
+from d2lps.scaling import GPUS, LLAMA3, MEGATRON, MLSYS23, MODELS, SC21
+from d2lps.scaling import Layout, ScalingError
 from d2lps.scaling import calibrate, error, kept, sent, step, throughput
 from d2lps.train import gpt
 from d2lps.train.experts import Experts
@@ -116,7 +117,7 @@ print([ranks[r]["trace"].bytes_sent(f"rank{r}") for r in range(4)])
 ranks.close()
 
 # %% guess-experts
-guess = d2lps.predict("experts", {"slowdown": "", "dropped": "%"})
+guess = d2lps.predict("experts", {"slowdown": "×", "dropped": "%"})
 guess
 
 # %% unbalanced
@@ -201,16 +202,26 @@ for published in SC21:
                  f"{throughput(published) / 1e12:.0f}",
                  *(f"{round(each, 1) + 0:+.1f}%" for each in (off, plain))])
 print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
+for crossings in range(5, 11):
+    mean = sum(abs(error(published, crossings)[0]) for published in SC21) / 9
+    print(f"{crossings}: {mean:.1%}", end="   " if crossings < 10 else "\n")
 table("model", "gpus", "published-speed", "predicted", "error-percent",
       "without-reading", rows=rows)
+
+# %% more-published
+rows = []
+for published in MLSYS23 + MEGATRON:
+    low, high = (f"{off:+.1%}" for off in error(published))
+    rows.append([published.name, f"{published.flops / 1e12:.0f}",
+                 low if low == high else f"{low} … {high}"])
+table("model", "published-speed", "error-percent", rows=rows)
 
 # %% llama
 rows = []
 for published in LLAMA3[:2]:
-    for v in published.chunks:
-        layout = published.layout._replace(chunks=v)
+    for layout in published.layouts:
         speed = throughput(published._replace(layout=layout))
-        rows.append([published.layout.gpus, v,
+        rows.append([layout.gpus, layout.chunks,
                      f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
 table("gpus", "chunks-per-device", "published-speed", "predicted", rows=rows)
 
@@ -226,13 +237,28 @@ start = time.perf_counter()
 choice = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048)
 print(f"{time.perf_counter() - start:.2f} s")
 print(show_seconds(choice.duration))
-meta = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, pipeline=16)
-print("p = 16:", *map(show_seconds, meta.seconds))
+choice
+
+# %% llama-memory
+llama = MODELS["llama3-405b"]
+memory(llama, **LLAMA3[1].layout._asdict())
+
+# %% same-recomputation
+meta = parallelize(llama, gpus=16384, gpu="h100", batch=2048, pipeline=16)
+for chosen in (choice.layout, meta.layout):
+    for recompute in ("full", "none"):
+        layout = chosen._replace(recompute=recompute)
+        print(*layout[:3], sep=" · ", end="   ")
+        print(f"v = {layout.chunks}", recompute,
+              show_size(sum(kept(llama, layout).values())),
+              show_seconds(sum(step(llama, layout, GPUS["h100"]).values())),
+              sep="   ")
+
+# %% too-large
 try:
     parallelize("gpt3", gpus=8)
 except ScalingError as problem:
     print(problem)
-choice
 
 # %% real-gpu
 folder = Path(d2lps.__file__).parents[1] / "tests" / "benchmarks" / "measured"

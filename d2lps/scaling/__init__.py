@@ -19,13 +19,26 @@ from d2lps.scaling.job import Job, fit
 from d2lps.scaling.layout import Layout, kept, sent
 from d2lps.scaling.ledger import Ledger, memory
 from d2lps.scaling.published import CHIPS, PRICES, TRAINED
-from d2lps.scaling.speed import GPUS, LLAMA3, MLSYS23, SC21, Gpu, Published, calibrate, error, step, throughput
+from d2lps.scaling.speed import (
+    GPUS,
+    LLAMA3,
+    MEGATRON,
+    MLSYS23,
+    SC21,
+    Gpu,
+    Published,
+    calibrate,
+    error,
+    step,
+    throughput,
+)
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer
 
 __all__ = [
     "CHIPS",
     "GPUS",
     "LLAMA3",
+    "MEGATRON",
     "MLSYS23",
     "MODELS",
     "PRICES",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from html import escape
+from math import exp, log1p
 from typing import NamedTuple
 
 from d2lps.messages import text
@@ -45,9 +46,9 @@ class Choice(NamedTuple):
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """The interval of the seconds of a step: as far off as the worst published run on such GPUs."""
-        error = abs(worst(self.gpu)[1])
-        return self.duration * (1 - error), self.duration / (1 - error)
+        """The interval of the seconds of a step: as far off, by ratio, as the worst published run on such GPUs."""
+        far = exp(abs(log1p(worst(self.gpu)[1])))
+        return self.duration / far, self.duration * far
 
     @property
     def flops(self) -> tuple[float, float]:

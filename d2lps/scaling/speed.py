@@ -8,6 +8,7 @@ parameter.
 
 from dataclasses import replace
 from functools import cache
+from math import log1p
 from typing import NamedTuple
 
 from d2lps.scaling.layout import Layout, sent
@@ -49,8 +50,10 @@ class Published(NamedTuple):
         The model, its division, and the data sheet of the GPUs.
     flops : float
         FLOP/s per GPU, with recomputation counted.
-    chunks : tuple of int
-        Values that v may have had, if it is not published.
+    layouts : tuple of Layout
+        The divisions that it may have had, if parts of the division are not published.
+    masked : bool
+        Whether the authors count the scores that a causal mask hides, although attention skips them.
     """
 
     name: str
@@ -58,7 +61,8 @@ class Published(NamedTuple):
     layout: Layout
     flops: float
     gpu: Gpu
-    chunks: tuple[int, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    masked: bool = False
 
 
 def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
@@ -82,23 +86,58 @@ SC21 = (
 )
 
 
-def _mlsys23(recompute: str, share: float) -> Published:
-    model, gpu = MODELS["gpt-529.6b"], GPUS["a100"]
-    layout = Layout(8, 35, 8, 3, 1, 280, recompute=recompute, sequence=recompute == "selective", overlap=False)
-    counted = share * gpu.peak * model.flops_per_token(recompute) / model.flops_per_token()
-    return Published(f"gpt-529.6b, n = 2240, recompute={recompute}", model, layout, counted, gpu)
+def _mlsys23(name: str, p: int, b: int, batch: int, v: int, seconds: float, recompute: str) -> Published:
+    model = MODELS[f"gpt-{name}"]
+    layout = Layout(8, p, 1, v, b, batch // b, recompute=recompute, sequence=recompute == "selective")
+    flops = batch * model.context * model.flops_per_token(recompute) / layout.gpus / seconds
+    return Published(f"gpt-{name}, n = {layout.gpus}, recompute={recompute}", model, layout, flops, GPUS["a100"])
 
 
-# Korthikanti et al., 2022: shares of the peak without recomputation, for a batch of 2240 sequences.
-MLSYS23 = (_mlsys23("full", 0.421), _mlsys23("selective", 0.542))
+# Korthikanti et al., 2022, tables 3 and 5: seconds of a step with full and with selective recomputation.
+MLSYS23 = tuple(
+    _mlsys23(*row, each, recompute)
+    for *row, full, selective in (
+        ("22b", 1, 4, 4, 1, 1.42, 1.10),
+        ("175b", 8, 1, 64, 3, 18.13, 13.75),
+        ("529.6b", 35, 1, 280, 3, 49.05, 37.83),
+        ("1008b", 64, 1, 512, 1, 94.42, 71.49),
+    )
+    for recompute, each in (("full", full), ("selective", selective))
+)
+
+
+def _megatron(name: str, heads: int, width: int, layers: int, t: int, p: int, batch: int, tflops: float) -> Published:
+    model = Transformer(layers, width, heads, 4096, 131072, tied=False, dropout=False, fused=True)
+    layouts = tuple(
+        Layout(t, p, 48, v, b, batch // (48 * b), stage=1)
+        for b in (1, 2, 4)
+        for v in range(1, layers // p + 1 if p > 1 else 2)
+        if layers % (p * v) == 0 and (v == 1 or batch // (48 * b) % p == 0)
+    )
+    name = f"gpt-{name}, n = {layouts[0].gpus}"
+    return Published(name, model, layouts[0], tflops * 1e12, GPUS["h100"], layouts, masked=True)
+
+
+# Megatron-LM, images/model_table.png of its README, which gives no b, v and recomputation: none is assumed.
+MEGATRON = (
+    _megatron("1.7b", 16, 2048, 24, 1, 1, 192, 408.8),
+    _megatron("7.1b", 32, 4096, 30, 2, 1, 192, 465.9),
+    _megatron("16b", 48, 6144, 32, 4, 1, 192, 489.1),
+    _megatron("32b", 56, 7168, 48, 8, 1, 192, 459.6),
+    _megatron("70b", 64, 8192, 84, 8, 2, 384, 419.7),
+    _megatron("119b", 80, 10240, 92, 8, 4, 768, 420.5),
+    _megatron("177b", 96, 12288, 96, 8, 6, 1152, 432.8),
+    _megatron("314b", 128, 16384, 96, 8, 8, 1536, 474.4),
+    _megatron("462b", 144, 18432, 112, 8, 16, 3072, 459.9),
+)
 
 
 def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Published:
     model = MODELS["llama3-405b"]
     d = gpus // (8 * 16 * context)
     layout = Layout(8, 16, d, 1, 1, batch // d, stage=1, context=context)
-    name = f"llama3-405b, n = {gpus}, s = {s}"
-    return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], (1, 2, 4, 8))
+    name, layouts = f"llama3-405b, n = {gpus}, s = {s}", tuple(layout._replace(chunks=v) for v in (1, 2, 4, 8))
+    return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], layouts)
 
 
 # Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not give v.
@@ -172,8 +211,8 @@ def throughput(run: Published, share: float | None = None, crossings: float = CR
     float
         FLOP/s.
     """
-    layout = run.layout
-    done = layout.sequences * run.model.context * run.model.flops_per_token(layout.recompute) / layout.gpus
+    layout, counted = run.layout, replace(run.model, fused=False) if run.masked else run.model
+    done = layout.sequences * run.model.context * counted.flops_per_token(layout.recompute) / layout.gpus
     return done / sum(step(run.model, layout, run.gpu, share, crossings).values())
 
 
@@ -204,32 +243,33 @@ def calibrate(crossings: float = CROSSINGS) -> float:
 
 
 def error(run: Published, crossings: float = CROSSINGS) -> tuple[float, float]:
-    """Return predicted ÷ published − 1 of a run, least and greatest: two numbers if its chunks are not published.
+    """Return predicted ÷ published − 1 of a run, least and greatest: two numbers if it may have had several layouts.
 
     Parameters
     ----------
     run : Published
-        A row of ``SC21`` or ``LLAMA3``.
+        A row of ``SC21``, ``MLSYS23``, ``MEGATRON`` or ``LLAMA3``.
     crossings : float
         As for :func:`step`.
 
     Returns
     -------
     (float, float)
-        Equal if the chunks are published.
+        Equal if the layout is published.
     """
-    runs = [run._replace(layout=run.layout._replace(chunks=v)) for v in run.chunks or (run.layout.chunks,)]
+    runs = [run._replace(layout=layout) for layout in run.layouts or (run.layout,)]
     errors = [throughput(each, crossings=crossings) / run.flops - 1 for each in runs]
     return min(errors), max(errors)
 
 
 @cache
 def worst(gpu: Gpu) -> tuple[Published, float]:
-    """Return the published run on such GPUs that is predicted worst, and its error: the middle one if it has a range.
+    """Return the published run on such GPUs that is predicted worst, and its error, in the fastest of its layouts.
 
-    GPUs without published runs have the error of all.
+    Authors publish a division that they have tuned. GPUs without published runs have the error of all.
     """
-    published = SC21 + MLSYS23 + LLAMA3
+    published = SC21 + MLSYS23 + MEGATRON + LLAMA3
     runs = [run for run in published if run.gpu.peak == gpu.peak] or published
-    run = max(runs, key=lambda run: abs(sum(error(run))))
-    return run, sum(error(run)) / 2
+    errors = {run: error(run)[1] for run in runs}
+    run = max(runs, key=lambda run: abs(log1p(errors[run])))
+    return run, errors[run]

@@ -15,7 +15,7 @@ class ScalingError(Brief, ValueError):
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder of equal layers, each with attention and a perceptron.
+    """A decoder of equal layers, each with attention and one perceptron: mixtures of experts cannot be described.
 
     Parameters
     ----------
@@ -210,6 +210,8 @@ _SC21 = {
 }
 MODELS = {
     "gpt3": Transformer(96, 12288, 96, 2048, 50257),
+    "gpt-22b": Transformer(48, 6144, 64, 2048, 51200),  # this and the next: table 3 of Korthikanti et al.
+    "gpt-175b": Transformer(96, 12288, 96, 2048, 51200),
     **{f"gpt-{name}": Transformer(layers, h, heads, 2048, 51200) for name, (heads, h, layers) in _SC21.items()},
     "llama3-405b": Transformer(
         126, 16384, 128, 8192, 128256, 53248, 8, gated=True, tied=False, biases=False, dropout=False, fused=True

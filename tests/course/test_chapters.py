@@ -737,10 +737,18 @@ def test_the_numbers_of_chapter_13(executed, language):
         ["8 · 4 · 2", "v = 1", "micro = 1", "selective", "1.21 s"],
         ["8 · 4 · 2", "v = 12", "micro = 2", "none", "925.2 ms"],
     ]
+    ranges = {row[0]: [float(each.rstrip("%")) for each in row[-1].split(" … ")] for row in rows("more-published")[1:]}
+    assert len(ranges) == 17 and min(each[-1] for each in ranges.values()) == -15.4
+    assert [each[-1] for name, each in ranges.items() if len(each) == 2][:3] == [40.5, 17.4, 5.7]
+    same = rows("same-recomputation")
+    assert [row[2] for row in same] == ["full", "none"] * 2 and same[-1][3] == "97.4 GB"
+    assert ">97.4 GB<" in page(book, "llama-memory").replace("\u00a0", " ")
+    times = [float(row[-1].split()[0]) for row in same]
+    assert [times[2] / times[0], times[3] / times[1]] == pytest.approx([1.055, 1.043], abs=5e-4)
     for gpus, published in (("8192", 430), ("16384", 400)):
         speeds = [float(row[-1]) for row in rows("llama")[1:] if row[0] == gpus]
         assert min(speeds) < published < max(speeds)
-    assert float(shown(book, "choose").split()[0]) < 10 and "354.6 GB" in shown(book, "choose-llama")
+    assert float(shown(book, "choose").split()[0]) < 10 and "354.6 GB" in shown(book, "too-large")
     newest = json.loads(max((ROOT / "tests/benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
     speeds = [each for each in newest["figures"] if each["what"].startswith("P22")]
     assert len(speeds) == 3 and all(abs(each["ratio"] - 1) < 0.09 for each in speeds)
