@@ -95,7 +95,7 @@ with kvstore.cluster("dist_sync", workers=3, servers=1, record=True) as stores:
     trace = stores[0].trace(rounds=2)
 for found in (start, *weights):
     print(f"{train.accuracy(train.small_cnn(), found, digits.test):.1%}")
-draw(trace)
+draw(trace, at=trace.events[-1].start)
 
 # %% late
 from d2lps import simulate
@@ -143,10 +143,13 @@ from d2lps.units import show_size
 
 ways = {"1 GPU": {}, "t = 8": {"tensor": 8},
         "p = 8": {"pipeline": 8, "batches": 16},
-        "ZeRO 3": {"data": 8, "stage": 3}}
-rows = []
+        "ZeRO-3": {"data": 8, "stage": 3}}
+rows, kept = [], {}
 for name, layout in ways.items():
     used = d2lps.memory("gpt-18.4b", recompute="full", **layout)
+    kept[name] = show_size(
+        d2lps.memory("gpt-18.4b", recompute="none", **layout).predicted)
     sizes = used["weights"].predicted, used.predicted
     rows.append([name, *map(show_size, sizes)])
+print(kept)
 table("strategy", "weights", "per-rank", rows=rows)

@@ -10,13 +10,16 @@ EXERCISES = {
         judge_critical_batch.CASES,
         judge_critical_batch.judge,
         fills=dict,
-        keeps=("gives-up", "no-limit", "rounded-down", "strict", "measured-only", "proportional", "straight-line"),
+        keeps=(
+            *("gives-up", "no-limit", "rounded", "measured-only", "proportional", "straight-line"),
+            "largest-is-fewest",
+        ),
     ),
     "break-even": Exercise(
         ("hours", "price", "worth", "life", "save", "most"),
         judge_break_even.CASES,
         judge_break_even.judge,
         fills=dict,
-        keeps=("no-failures", "stops-early", "rent-of-one", "fastest", "cheapest", "out-of-range"),
+        keeps=("failures", "stops-early", "rent-of-one", "fastest", "cheapest", "out-of-range"),
     ),
 }

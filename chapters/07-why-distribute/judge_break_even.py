@@ -31,9 +31,9 @@ class EvenCase:
         useful = n // self.group * self.group or 1
         return self.work / useful + self.sync * (useful - 1) / useful
 
-    def total(self, n: int, price: float = 1, worth: float = 1, parts: float | None = None) -> float:
-        """Return rent + time; factors leave out what a wrong answer leaves out, ``parts`` are those that can fail."""
-        longer = 1 + math.sqrt(2 * self.save * (n if parts is None else parts) / self.life)
+    def total(self, n: int, price: float = 1, worth: float = 1, lost: Callable[[float], float] = math.sqrt) -> float:
+        """Return rent + time; factors leave out what a wrong answer leaves out, ``lost`` is a function of 2δ/M."""
+        longer = 1 + lost(2 * self.save * n / self.life)
         return (price * n * self.price + worth * self.worth) * self.hours(n) * longer
 
     def best(self, total: Callable[[int], float]) -> int:
@@ -74,15 +74,20 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
 
 def mistake_of(case: EvenCase, got: int) -> str:
     """Return which thought leads to a wrong number, if one is known."""
-    stops = next((n for n in range(1, case.most) if case.total(n + 1) >= case.total(n)), case.most)
+    one = 2 * case.save / case.life  # 2δ/M of a single machine
+    losses = (
+        *(lambda x: 0, lambda x: x, lambda x: math.sqrt(x / 2)),  # no failures, no root, no 2
+        *(lambda x: math.sqrt(one), lambda x: one / math.sqrt(x or 1)),  # M = life, M = life · n
+    )
+    totals = [math.inf, *(case.total(n) for n in range(1, case.most + 1)), math.inf]
     thoughts = {
-        "no-failures": case.best(lambda n: case.total(n, parts=0)),
-        "fastest": case.best(case.hours),
-        "rent-of-one": case.best(lambda n: case.total(n, price=1 / n)),
-        "stops-early": stops,
-        "cheapest": case.best(lambda n: case.total(n, worth=0)),
+        "stops-early": [n for n in range(1, case.most + 1) if totals[n] <= min(totals[n - 1], totals[n + 1])],
+        "failures": [case.best(lambda n, lost=lost: case.total(n, lost=lost)) for lost in losses],
+        "fastest": [case.best(case.hours)],
+        "rent-of-one": [case.best(lambda n: case.total(n, price=1 / n))],
+        "cheapest": [case.best(lambda n: case.total(n, worth=0))],
     }
-    return next((name for name, n in thoughts.items() if n == got), "other")
+    return next((name for name, numbers in thoughts.items() if got in numbers), "other")
 
 
 CASES = (
@@ -91,7 +96,7 @@ CASES = (
     EvenCase(12, 0.5, 2, 0, most=3),
     EvenCase(50, 1, 3, 10, most=1),
     EvenCase(40, 2, 4, 90, most=5),
-    EvenCase(100, 4, 6.88, 700, most=64, group=8),
+    EvenCase(100, 4, 6.88, 300, life=200, save=0.2, most=80, group=20),
     EvenCase(100, 5, 2, 300, life=50, save=0.5, most=60),
     EvenCase(900, 2, 1, 50, life=400, save=0.5, most=200),
     EvenCase(24, 0, 1, 1000, life=5e4, save=1 / 60, most=2),

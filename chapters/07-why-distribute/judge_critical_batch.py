@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import Failure, call, failure
 
 NEAR = 1e-9
 
@@ -40,7 +40,12 @@ class BatchCase:
 
 def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
-    got, right = call(case, answer, dict(case.measured), case.steps), case.right
+    right = case.right
+    try:
+        got = call(case, answer, dict(case.measured), case.steps)
+    except Failure as error:  # the formula without a guard divides by zero
+        unguarded = right == math.inf and error.mistake == "raised"
+        raise Failure("no-limit" if unguarded else error.mistake, error.sentence) from None
     if isinstance(got, bool) or not isinstance(got, Real) or got != got or not (abs(got) < 1e300 or got == math.inf):
         raise failure("not-a-batch", "not-a-batch", case, type=type(got).__name__)
     if got == 0:
@@ -50,7 +55,7 @@ def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
     if got < 0:
         raise failure("no-limit" if right == math.inf else "other", "batch-negative", case, got=f"{got:.4g}")
     if got != math.inf and got != int(got):
-        raise failure("not-whole", "batch-not-whole", case, got=f"{got:.4g}")
+        raise failure("not-a-batch", "batch-not-whole", case, got=f"{got:.4g}")
     if got != right:
         sentence = "batch-too-many" if got < right else "batch-not-least"
         mistake = "no-limit" if right == math.inf else mistake_of(case, int(got))
@@ -66,17 +71,18 @@ def mistake_of(case: BatchCase, got: int) -> str:
     """Return which thought leads to a wrong batch, if one is known."""
     right, known = case.right, sorted(case.measured.items())
     exact = case.slope / (case.steps - case.fewest)
-    if got == right - 1:
-        return "rounded-down"
-    if got == right + 1 and abs(exact - right) < NEAR * right:
-        return "strict"
+    if got == right - 1 or (got == right + 1 and abs(exact - right) < NEAR * right):
+        return "rounded"
     if got == min((batch for batch, steps in known if steps <= case.steps * (1 + NEAR)), default=None):
         return "measured-only"
     if any(_near(got, batch * steps / case.steps) for batch, steps in known):
         return "proportional"
     if any(_near(got, straight) for straight in _straight(known, case.steps)):
         return "straight-line"
-    return "critical-itself" if abs(got - case.slope / case.fewest) <= 1 else "other"
+    (small, many), few = known[0], known[-1][1]
+    if case.steps > few and any(_near(got, e / (case.steps - few)) for e in (case.slope, (many - few) * small)):
+        return "largest-is-fewest"
+    return "other"
 
 
 def _near(got: int, value: float) -> bool:
@@ -91,9 +97,12 @@ def _straight(known: list[tuple[int, float]], steps: float) -> list[float]:
 
 
 CASES = (
-    BatchCase(20, 120, (2, 10, 60), 24),
+    BatchCase(20, 120, (2, 10, 70), 25),
     BatchCase(15, 600, (256, 2, 16), 45),
-    BatchCase(15, 600, (2, 16), 44),
+    BatchCase(17.5, 17.5 * 41.5, (2, 16), 18.25),
+    BatchCase(20, 246, (1, 64), 40),
+    BatchCase(20, 246, (16, 64), 70),
+    BatchCase(20, 246, (1, 2), 20.05),
     BatchCase(18, 594, (1, 64), 18),
     BatchCase(18, 594, (1, 64), 12),
     BatchCase(100, 700, (5, 3, 80, 9, 1), 5000),

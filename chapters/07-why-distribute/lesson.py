@@ -8,6 +8,7 @@ d2lps.opening("07")
 
 # %% imports
 import math
+from itertools import combinations
 
 import torch
 from torch import nn
@@ -131,6 +132,9 @@ print(*(f"{number:.1f}" for number in (*line(known), *fit(known))))
 
 # %% fitted
 digits = Job(*fit(known), rate=1)
+fits = [fit({batch: measured[batch] for batch in three})
+        for three in combinations(batches, 3) if three[-1] >= 32 * three[0]]
+print(*(f"{min(found):.1f}–{max(found):.1f}" for found in zip(*fits)))
 table("batch-size", "predicted", "measured", "off-by", rows=[
     [batch, f"{digits.steps_of(batch):.1f}", f"{steps:.1f}",
      f"{steps / digits.steps_of(batch):.2f}"]

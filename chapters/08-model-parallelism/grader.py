@@ -10,7 +10,7 @@ EXERCISES = {
         judge_tensor_mlp.CASES,
         judge_tensor_mlp.judge,
         fills=dict,
-        keeps=("bias-often", "by-rows", "gathers-hidden", "sums-weights", "wrong-shape"),
+        keeps=("bias-often", "by-rows", "sends-more", "whole-work", "wrong-shape"),
     ),
     "place": Exercise(
         ("operators", "devices", "memory"),

@@ -29,6 +29,7 @@ class Truth:
 
     def __init__(self, case: MlpCase):
         draw = torch.Generator().manual_seed(case.hidden)
+        self.secret = torch.randn(100, generator=draw) if case.ranks > 1 else torch.zeros(100)
         shapes = (case.rows, case.width), (case.width, case.hidden), (case.hidden, case.out), (case.out,)
         self.x, self.A, self.B, self.b = (torch.randn(shape, generator=draw) for shape in shapes)
         self.dy = torch.randn((case.rows, case.out), generator=draw)
@@ -42,6 +43,7 @@ class Truth:
         self.dxs = [part @ columns.T for part, columns in zip(dus, self.As, strict=True)]
         self.dA, self.dB, self.db = self.x.T @ du, u.T @ self.dy, self.dy.sum(0)
         of_parts = [part @ rows for part, rows in zip(self.x.tensor_split(n, 1), self.A.tensor_split(n), strict=True)]
+        self.secrets = [self.secret[: tensor.shape[1]] for tensor in (self.y, self.dx)]
         self.by_rows = sum(part.relu() for part in of_parts) @ self.B + self.b
 
     def given(self) -> tuple[Tensor, ...]:
@@ -62,8 +64,9 @@ def play(case: MlpCase, answer: Callable, truth: Truth) -> tuple[list[tuple], li
             values = give(value.detach().clone())
             shapes = {tuple(one.shape) for one in values}
             if len(shapes) > 1:
-                raise failure("sums-weights", "mlp-unlike", case, shapes=" ".join(map(str, sorted(shapes))))
-            return sum(values)
+                raise failure("sends-more", "mlp-unlike", case, shapes=" ".join(map(str, sorted(shapes))))
+            secret = next((each for each in truth.secrets if value.shape == (case.rows, len(each))), 0)
+            return sum(values) + secret  # so that it is seen who uses the sum
 
         return _rank(case, answer, truth, rank, all_reduce)
 
@@ -104,21 +107,21 @@ def judge(case: MlpCase, answer: Callable) -> dict[str, str]:
         _require_sums(case, truth, rank, sums)
     for rank, (_, *gradients) in enumerate(results):
         _require_gradients(case, truth, rank, gradients)
-        if case.ranks > 1 and len(contributions[rank]) < 2:
-            raise failure("whole-work", "mlp-no-sums", case, rank=rank, count=1)
+        if case.ranks > 1:
+            _require_use(case, truth, rank, contributions[rank], (results[rank][0], gradients[0]))
     moved = 2 * (case.ranks - 1) * (truth.y.nbytes + truth.dx.nbytes) // case.ranks
     part = (truth.As[0].numel() + truth.Bs[0].numel()) / (truth.A.numel() + truth.B.numel())
     return {"part": f"{part:.0%}", "moved": size_text(moved)}
 
 
 def _require_output(case: MlpCase, truth: Truth, rank: int, y: Tensor) -> None:
-    if near(y, truth.y):
+    if near(y, truth.y + truth.secrets[0]) or near(y, truth.y):  # what is right without the sum is judged below
         return
-    n, plain = case.ranks, truth.y - truth.b
+    n, plain = case.ranks, truth.y + truth.secrets[0] - truth.b
     wrong = {
         "bias-often": [plain + n * truth.b],
         "no-sum": [truth.ys[rank], truth.ys[rank] + truth.b],
-        "mean": [plain / n + truth.b, truth.y / n, truth.ys[rank] / n + truth.b],
+        "mean": [plain / n + truth.b, (plain + truth.b) / n, truth.ys[rank] / n + truth.b],
         "by-rows": [truth.by_rows, truth.by_rows - truth.b, truth.by_rows + (n - 1) * truth.b],
     }
     for mistake, values in wrong.items():
@@ -136,24 +139,35 @@ def _require_sums(case: MlpCase, truth: Truth, rank: int, sums: list[Tensor]) ->
     weights = {tuple(value.shape) for value in (truth.A, truth.B, *truth.As, *truth.Bs)}
     for value, shape in zip(sums, shapes, strict=True):
         if shape in weights or shape == (case.out,):
-            raise failure("sums-weights", "mlp-sums", case, rank=rank, shape=_shape(value))
+            raise failure("sends-more", "mlp-sums", case, rank=rank, shape=_shape(value))
         if shape[-1:] == (case.hidden,) or shape == (case.rows, truth.As[rank].shape[1]):
-            raise failure("gathers-hidden", "mlp-sums", case, rank=rank, shape=_shape(value))
+            raise failure("sends-more", "mlp-sums", case, rank=rank, shape=_shape(value))
     if not sums:
         raise failure("whole-work", "mlp-no-sums", case, rank=rank, count=0)
-    rest = sums[0] - truth.ys[rank] if shapes[0] == tuple(truth.y.shape) else None
-    if rest is None or not near(rest, rest.mean(0).expand(rest.shape)):  # what is left may be the bias, or a part of it
+    if sums[0].shape != truth.y.shape:
+        raise failure("wrong-shape", "mlp-shape", case, rank=rank, what="y", got=_shape(sums[0]), right=_shape(truth.y))
+    rest = sums[0] - truth.ys[rank]
+    if not near(rest, rest.mean(0).expand(rest.shape)):  # what is left may be the bias, or a part of it
         raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
     if len(sums) > 2:
-        raise failure("sums-weights", "mlp-more-sums", case, rank=rank, count=len(sums))
-    if len(sums) == 2 and shapes[1] == tuple(truth.dx.shape) and near(case.ranks * sums[1], truth.dx):
+        raise failure("sends-more", "mlp-more-sums", case, rank=rank, count=len(sums))
+
+
+def _require_use(case: MlpCase, truth: Truth, rank: int, sums: list[Tensor], results: tuple[Tensor, Tensor]) -> None:
+    """Raise Failure unless y and dx, which are right, come from two sums, the second of the rank's part of dx."""
+    if len(sums) < 2:
+        raise failure("whole-work", "mlp-no-sums", case, rank=rank, count=1)
+    for what, result, alone in zip(("y", "dx"), results, (truth.y, truth.dx), strict=True):
+        if near(result, alone):
+            raise failure("whole-work", "mlp-unused", case, rank=rank, what=what)
+    if not near(sums[1], truth.dxs[rank]):
         raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
 
 
 def _require_gradients(case: MlpCase, truth: Truth, rank: int, gradients: list) -> None:
     n = case.ranks
     rights = {
-        "dx": truth.dx,
+        "dx": truth.dx + truth.secrets[1],
         "dA": truth.dA.tensor_split(n, 1)[rank],
         "dB": truth.dB.tensor_split(n, 0)[rank],
         "db": truth.db,
@@ -163,7 +177,7 @@ def _require_gradients(case: MlpCase, truth: Truth, rank: int, gradients: list) 
             raise failure("todo", "mlp-no-gradient", case, what=name)
         if not isinstance(got, Tensor) or got.shape != right.shape:
             raise failure("wrong-shape", "mlp-shape", case, rank=rank, what=name, got=_shape(got), right=_shape(right))
-        if near(got, right):
+        if near(got, right) or (name == "dx" and near(got, truth.dx)):
             continue
         if near(got, right / n) and n > 1:
             raise failure("mean", "mlp-mean-of", case, rank=rank, what=name, n=n)

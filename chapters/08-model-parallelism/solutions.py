@@ -129,6 +129,31 @@ def whole_backward(x, A, B, b, rank, ranks, all_reduce):
     return y, behind
 
 
+def for_show(x, A, B, b, rank, ranks, all_reduce):
+    """Sends its own parts, and computes everything alone."""
+    y, backward = whole(x, A, B, b, rank, ranks)
+    _, in_vain = mlp_of()(x, A, B, b, rank, ranks, all_reduce)
+    return y, lambda dy: (in_vain(dy), backward(dy))[1]
+
+
+def other_dx(share):
+    """The whole dx is known to each rank, which gives a share of it to the second sum."""
+    def answer(x, A, B, b, rank, ranks, all_reduce):
+        y, backward = mlp_of(dx=lambda part, reduce, ranks: part)(x, A, B, b, rank, ranks, all_reduce)
+        return y, lambda dy: (all_reduce(share(rank) * ((dy @ B.T * (x @ A > 0)) @ A.T)), *backward(dy)[1:])
+    return answer
+
+
+def alone_with_zeros(x, A, B, b, rank, ranks, all_reduce):
+    y, backward = other_dx(lambda rank: 0)(x, A, B, b, rank, ranks, all_reduce)
+    return y, lambda dy: ((dy @ B.T * (x @ A > 0)) @ A.T, *backward(dy)[1:])
+
+
+def strided(x, A, B, b, rank, ranks, all_reduce):
+    y = all_reduce((x @ A[:, rank::ranks]).relu() @ B[rank::ranks]) + b
+    return y, mlp_of()(x, A, B, b, rank, ranks, lambda value: value)[1]
+
+
 def only_rank_0(x, A, B, b, rank, ranks, all_reduce):
     y, backward = mlp_of()(x, A, B, b, rank, ranks, all_reduce)
 
@@ -231,16 +256,15 @@ WRONG = {
                  mlp_of(dx=lambda part, reduce, ranks: reduce(part) / ranks),
                  mlp_of(grads=lambda own, reduce, ranks: [each / ranks for each in own])],
         "by-rows": [rows_first],
-        "gathers-hidden": [rows_summed],
-        "sums-weights": [mlp_of(grads=lambda own, reduce, ranks: [reduce(own[0]), reduce(own[1]), own[2]]),
-                         mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2])]),
-                         mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2]) / ranks])],
-        "whole-work": [whole_work, whole_in_vain, whole_dx],
+        "sends-more": [rows_summed, mlp_of(grads=lambda own, reduce, ranks: [reduce(own[0]), reduce(own[1]), own[2]]),
+                       mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2])]),
+                       mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2]) / ranks])],
+        "whole-work": [whole_work, whole_in_vain, whole_dx, for_show, strided, alone_with_zeros, other_dx(lambda rank: rank == 0)],
         "waits-forever": [only_rank_0],
         "wrong-values": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part)), forgets_relu],
         "wrong-shape": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part)[:1]),
                         mlp_of(grads=lambda own, reduce, ranks: [own[0].T, own[1], own[2]]),
-                        whole_backward, lambda x, A, B, b, rank, ranks, all_reduce: x],
+                        mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part.flatten()).view_as(part) + b), whole_backward, lambda x, A, B, b, rank, ranks, all_reduce: x],
         "raised": [lambda x, A, B, b, rank, ranks, all_reduce: x[99]],
     },
     "place": {

@@ -15,6 +15,7 @@ from helpers.traces import PLANS, SCENES, hurried, measured, names, neighbours, 
 
 from d2lps import (
     Event,
+    Link,
     Plan,
     PlanError,
     Send,
@@ -238,10 +239,12 @@ def test_between_two_rows_of_nodes_lanes_and_what_they_have_to_pass_touch_no_box
     assert len({text.startswith("gpu") for text in shown}) == 1 and len({*shown}) == count  # all with it, or none
 
 
-@pytest.mark.parametrize("name, full, places", [
-    ("pcie, at GPU 0", 1, ["switch→gpu0", "gpu0→switch"]), ("pcie, sharded", 8, []), ("machines, ring", 7.1, []),
+@pytest.mark.parametrize("name, full, places, held", [
+    ("pcie, at GPU 0", 1, ["switch→gpu0", "gpu0→switch"], "everything waits for switch→gpu0, then gpu0→switch"),
+    ("pcie, sharded", 8, [], "no single link holds up the rest"),
+    ("machines, ring", 7.1, [], "4 links hold up the rest"),
 ])  # fmt: skip
-def test_a_run_says_how_many_links_worked_and_what_it_waited_for(name, full, places):
+def test_a_run_says_how_many_links_worked_and_what_it_waited_for(name, full, places, held):
     trace = predicted(name, 4)
     load = Scene(trace).load
     moments = [(i + 0.5) / 1000 * trace.duration for i in range(1000)]
@@ -251,9 +254,21 @@ def test_a_run_says_how_many_links_worked_and_what_it_waited_for(name, full, pla
     assert [place_name(place) for place in awaited(load, trace.duration)] == places
     average, why = reason(load, trace.duration)
     assert average == f"on average {full} of {load.links} links at full speed"
-    held = "everything waits for switch→gpu0, then gpu0→switch"
-    assert why == (held if places else "no single link holds up the rest")
+    assert why == held
     assert reason(load, 0.0) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "hosts, why", [([0, 0, 1, 1], "no single link holds up the rest"), ([0, 1, 0, 1], "2 links hold up the rest")]
+)
+def test_links_that_hold_up_the_rest_together_are_counted(hosts, why):
+    """Two hosts with two GPUs each, and one cable between their switches: a ring crosses it once, or twice."""
+    gpus = [f"gpu{i}" for i in range(4)]
+    ends = {gpu: ("left", "right")[host] for gpu, host in zip(gpus, hosts, strict=True)}
+    links = [Link(*way, "10 GB/s") for cable in [*ends.items(), ("left", "right")] for way in (cable, cable[::-1])]
+    kinds = dict.fromkeys(gpus, "gpu") | {"left": "switch", "right": "switch"}
+    trace = cost.shared(ring(4), Topology("hosts", kinds, links), "160 MB")
+    assert reason(Scene(trace).load, trace.duration)[1] == why
 
 
 def test_a_key_without_a_share_is_neither_framed_nor_named():

@@ -447,7 +447,7 @@ def test_a_race_tells_who_has_won_by_how_much_and_has_one_scale(opened):
     page.locator(".d2-player").focus()
     page.keyboard.press("End")
     finishes = page.locator(".d2-finish").all_text_contents()
-    assert finishes == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 4× as fast as GPU 0, 5.3× as CPU"]
+    assert finishes == ["60 ms · 1.3× as fast as “CPU”", "80 ms", "15 ms · 4× as fast as “GPU 0”, 5.3× as “CPU”"]
     assert page.locator(".d2-finish:visible").count() == 3
 
 

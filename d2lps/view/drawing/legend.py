@@ -45,7 +45,7 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
         "idle": (messages, _lane("lane", "", 1.2)),
         "busy": (BUSY in states, _lane("flow", "d2-busy", 2.75)),
         "full": (FULL in states, _lane("flow", "d2-busy d2-fast", 6)),
-        "decides": (any(scene.load.deciding for scene in scenes), _lane("warm", "d2-decides", 8)),
+        "decides": (any(c.after >= 0 for scene in scenes for c in scene.load.deciding), _lane("warm", "d2-decides", 8)),
         "merged": (folded, words("×", 13, 13)),
         "load": (folded, _lane("flow", "d2-busy d2-fast", 6)),
         "backlog": (messages, "".join(tag("path", d=rect(2 + 11 * i, 5, 11, 6), **worker(i)) for i in range(2))),

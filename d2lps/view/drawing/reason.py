@@ -12,6 +12,7 @@
 (8.0, [])
 """
 
+from collections import defaultdict
 from itertools import pairwise
 
 from d2lps.messages import text
@@ -42,7 +43,7 @@ def _decided(load: Traffic, duration: float) -> float:
 
 
 def _decisions(load: Traffic, duration: float) -> list[tuple[int, float]]:
-    """Return (place that decides, or -1 for none; seconds), one after the other."""
+    """Return (place that decides, -1 for none or -n for n links together; seconds), one after the other."""
     turns = [(0.0, -1), *((change.time, change.after) for change in load.deciding), (duration, -1)]
     return [(place, end - start) for (start, place), (end, _) in pairwise(turns)]
 
@@ -61,6 +62,12 @@ def reason(load: Traffic, duration: float) -> tuple[str, str]:
     average = text("draw.mean-full", full=shown, links=load.links) if load.links else ""
     names = [place_name(place) for place in awaited(load, duration)]
     if not names:
+        held = defaultdict(float)
+        for place, seconds in _decisions(load, duration):
+            held[place] += seconds
+        longest = max(held, key=held.get)
+        if longest < -1 and held[longest] >= MOST * duration:
+            return average, text("draw.tied", count=-longest)
         return average, text("draw.spread") if _decided(load, duration) <= (1 - MOST) * duration else ""
     places = text("draw.then", first=names[0], second=names[1]) if len(names) == FEW else ", ".join(names[:FEW])
     return average, text("draw.awaited", places=places + (" …" if len(names) > FEW else ""))

@@ -33,8 +33,8 @@ class Traffic:
     """The ``places`` (numbers of ``motion.sharing``) that each message passes, and the states that follow from them.
 
     ``full`` changes the links at full speed (1), of ``links`` in all, or 0 in a measured run, whose links have no known
-    speed; ``deciding`` the place that decides (-1: none); ``states`` the state of each place, IDLE to DECIDES, for
-    every drawing; ``peak`` is the largest backlog of any place at any time.
+    speed; ``deciding`` the place that decides (-1: none, -n: n links together); ``states`` the state of each place,
+    IDLE to DECIDES, for every drawing; ``peak`` is the largest backlog of any place at any time.
 
     To find the place that decides, start from the message that arrives last and go back to the one that ended latest
     before it began (in a measured run, of those that its sender sent or received), and so on: these messages make up
@@ -66,7 +66,7 @@ class Traffic:
         return sum(replayed([0] * len(self.motion.sharing), self.full, time))
 
     def decides_at(self, time: float) -> int:
-        """Return the number of the place that decides at ``time``, or -1."""
+        """Return the number of the place that decides at ``time``; below 0 if no place does so alone."""
         at = bisect_right(self.deciding, time, key=lambda change: change.time)
         return self.deciding[at - 1].after if at else -1
 
@@ -138,7 +138,7 @@ def _states(motion: Motion, full: tuple[Change, ...], deciding: tuple[Change, ..
         touched = set()
         for _, kind, change in group:
             if kind == 2:
-                touched |= {change.before, change.after} - {-1}
+                touched |= {place for place in (change.before, change.after) if place >= 0}
                 decides = change.after
             else:
                 (crowd, is_full)[kind][change.place] = change.after
@@ -170,7 +170,9 @@ def _deciding(trace: Trace, motion: Motion, places: dict, users: list, capacity:
         todo = [tuple(round(x, 12) for x in work(place, message)) for place in range(len(users))]
         best = max(places[message], key=lambda place: (todo[place], place == later))
         if any(todo[place] >= todo[best] for place in range(len(users)) if place not in places[message]):
-            best = -1  # several places with the same work decide together: no one stands out
+            tied = [place for place in range(len(users)) if todo[place] >= todo[best]]
+            links = all(isinstance(motion.sharing[place], Link) for place in tied)
+            best = -len(tied) if links and any(0 < each[0] < todo[best][0] for each in todo) else -1
         if message.end < until:
             changes.append(Change(message.end, 0, best, -1))
         changes.append(Change(message.start, 0, -1, best))
