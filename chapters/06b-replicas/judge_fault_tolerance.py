@@ -297,7 +297,8 @@ def _unanswered(world: World, answer: Callable) -> Failure | None:
     values, schedule = {"worker": worker, "key": key, "number": number}, world.schedule
     told = [each for each in world.letters if each.message[0] == "value" and each.message[2] == key]
     if schedule == Schedule():
-        by_name = not told and not World(PairCase(case.workers, (second, first), case.keys), answer, schedule).run().unanswered()
+        swapped = PairCase(case.workers, (second, first), case.keys)
+        by_name = not told and not World(swapped, answer, schedule).run().unanswered()
         return _failure("never-takes-over" if by_name else "nobody-answers", "pair-waits", world, **values)
     if not schedule.server:
         return _failure("nobody-answers", "pair-waits", world, **values)
