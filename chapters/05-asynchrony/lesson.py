@@ -653,8 +653,8 @@ def parts_of(seed):
     X, y = shuffled(seed)
     return [*zip(X.chunk(4), y.chunk(4))]
 
-def losses(new_send, **options):
-    runs = [compress.fit(train.small_cnn(), parts_of(seed), 16, 72, 0.1, new_send(),
+def losses(new_send, lr=0.1, **options):
+    runs = [compress.fit(train.small_cnn(), parts_of(seed), 16, 72, lr, new_send(),
                          **options) for seed in range(3)]
     return runs[0].nbytes, [loss_of(run.weights) for run in runs]
 
@@ -680,8 +680,7 @@ bf16, fp8 = (partial(compress.Lowered, dtype)
              for dtype in (torch.bfloat16, torch.float8_e4m3fn))
 sent_by = {"fp32": (compress.Lowered, {}), "bf16": (bf16, {}), "fp8": (fp8, {}),
            "h = 24": (compress.Lowered, {"h": 24}),
-           "h = 24 + N": (compress.Lowered, {"h": 24, **nesterov}),
-           "h = 1 + N": (compress.Lowered, nesterov)}
+           "h = 24 + N": (compress.Lowered, {"h": 24, **nesterov})}
 results |= {way: losses(send, **options) for way, (send, options) in sent_by.items()}
 
 def predicted(way, n=4, weights=9930):
@@ -702,6 +701,23 @@ axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="loss")
 axes.legend(ncols=2, fontsize=7)
 figure.tight_layout()
 shown
+
+# %% rates
+def moved(meetings, outer, momentum):
+    velocity = 0.0
+    for _ in range(meetings):
+        velocity = momentum * velocity + 1
+        yield round(outer * (1 + momentum * velocity), 2)
+
+print([*moved(3, **nesterov)])
+
+meetings = {"h = 1": {}, "h = 24": {"h": 24}, "h = 24 + N": {"h": 24, **nesterov},
+            "h = 24 × 1.9": {"h": 24, "outer": 1.9}}
+rates, rows = [0.1, 0.3, 0.5], []
+for way, options in meetings.items():
+    found = [sum(losses(compress.Lowered, lr, **options)[1]) / 3 for lr in rates]
+    rows.append([way, *(f"{loss:.3f}" for loss in found)])
+table("way-rate", *rates, rows=rows)
 
 # %% wire
 def card():

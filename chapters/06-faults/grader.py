@@ -21,7 +21,7 @@ def interval_texts(found: dict[str, float]) -> dict[str, str]:
 EXERCISES = {
     "detect": Exercise(
         ("nodes", "every", "lost", "delay", "now"),
-        tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 1, 3), (5, 0.5, 4, 0.1))),
+        tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 3, 5), (5, 0.5, 4, 0.1))),
         judge_detect.judge,
         fills=detection_texts,
         keeps=(

@@ -175,11 +175,11 @@ def _stopped(case: DetectCase, dying: list[Event]) -> Schedule:
 
     The others are at their worst, and ``dying`` has heartbeats of the first node, which dies early.
     """
-    silence, every, stops = case.silence, case.every, []
+    silence, every = case.silence, case.every
+    stops = [(START, START + 2.5 * silence)]  # before it is asked for the first time
     quiet = [event.now for event in worst(case, case.nodes[-1], START + silence, START + 60 * silence)[::2]]
     for length in (5 * silence, 2.5 * silence, 1.2 * silence, 1.9 * every, 1.2 * every):
-        before = stops[-1][1] + 4 * silence if stops else START + 3 * silence
-        begin = next(time for time in quiet if time > before) + 0.9 * silence
+        begin = next(time for time in quiet if time > stops[-1][1] + 4 * silence) + 0.9 * silence
         stops.append((begin, begin + length))
     gone = stops[-1][1] + 4 * silence
     end = gone + 4 * silence

@@ -64,11 +64,11 @@ def atomic_save(fs):
 
 
 def detector(limit=lambda every, lost, delay: (lost + 1) * every + delay, clock=lambda sent, now: now, forgives=True,
-             pause=lambda every, silence: every, end=True, begin=True, silent=True, keeps=True, one=False, zero=False):
+             pause=lambda every, silence: every, end=True, begin=True, silent=True, keeps=True, one=False, zero=False, first=True):
     """An answer with one thing changed: the limit, the clock, what is forgiven, and what counts as a sign of life."""
     def answer(nodes, every, lost, delay, now):
         last = {node: 0 if zero else now for node in nodes} if begin else {}
-        state, suspected, allowed = {"asked": now}, set(), limit(every, lost, delay)
+        state, suspected, allowed = {"asked": now if first else math.inf}, set(), limit(every, lost, delay)
         longest = pause(every, (lost + 1) * every + delay)
 
         def heard(node, sent, now):
@@ -236,11 +236,13 @@ WRONG = {
         "too-short": [detector(limit=lambda every, lost, delay: lost * every + delay),
                       detector(limit=lambda every, lost, delay: (lost + 1) * every)],
         "too-long": [detector(limit=lambda every, lost, delay: 30.0),
-                     detector(limit=lambda every, lost, delay: 3 * ((lost + 1) * every + delay))],
+                     detector(limit=lambda every, lost, delay: 3 * ((lost + 1) * every + delay)),
+                     detector(limit=lambda every, lost, delay: (lost + 1) * (every + delay))],
         "wall-clocks": [detector(clock=lambda sent, now: sent)],
         "never-forgives": [detector(forgives=False)],
         "one-timer": [detector(one=True)],
-        "own-pause": [detector(pause=lambda every, silence: math.inf), detector(pause=lambda every, silence: 3 * silence)],
+        "own-pause": [detector(pause=lambda every, silence: math.inf), detector(pause=lambda every, silence: 3 * silence),
+                      detector(first=False)],
         "waits-for-end": [detector(silent=False)],
         "ignores-end": [detector(end=False)],
         "before-first": [detector(begin=False), detector(zero=True)],

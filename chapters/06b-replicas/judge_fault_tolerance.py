@@ -241,7 +241,7 @@ def judge(case: PairCase, answer: Callable) -> dict[str, str]:
 def play(case: PairCase, answer: Callable, schedule: Schedule) -> World:
     """Raise Failure, with its schedule and the last messages in the sentence."""
     world = World(case, answer, schedule).run()
-    if found := world.failed or _unanswered(world) or _asked_again(world):
+    if found := world.failed or _unanswered(world, answer) or _asked_again(world):
         raise found
     return world
 
@@ -289,16 +289,17 @@ def _wrong(world: World, src: str, dst: Hashable, message: object) -> Failure | 
     return _failure(mistake, "pair-weights", world, **values)
 
 
-def _unanswered(world: World) -> Failure | None:
+def _unanswered(world: World, answer: Callable) -> Failure | None:
     """Return why a worker waits for ever."""
     if not world.unanswered():
         return None
-    (number, key, worker), (first, second) = min(world.unanswered()), world.case.servers
+    case, (number, key, worker), (first, second) = world.case, min(world.unanswered()), world.case.servers
     values, schedule = {"worker": worker, "key": key, "number": number}, world.schedule
     told = [each for each in world.letters if each.message[0] == "value" and each.message[2] == key]
     if schedule == Schedule():
-        silent = not any(letter.src in world.on for letter in world.letters) and first > second
-        return _failure("never-takes-over" if silent else "nobody-answers", "pair-waits", world, **values)
+        swapped = PairCase(case.workers, (second, first), case.keys)
+        by_name = not told and not World(swapped, answer, schedule).run().unanswered()
+        return _failure("never-takes-over" if by_name else "nobody-answers", "pair-waits", world, **values)
     if not schedule.server:
         return _failure("nobody-answers", "pair-waits", world, **values)
     if schedule.server == second:

@@ -8,7 +8,7 @@ from d2lps.notebook.grading import call, elsewhere, failure
 
 MOST, LEAST = 1.4, 0.6  # of the mean load
 LEAVE = 4  # so many of the servers leave, one at a time
-HEIRS = 0.5  # of the keys of a server that is gone may fall to one other, where there are enough others
+HEIRS = 0.55  # of the keys of a server that is gone may fall to one other, where there are enough others
 Placed = Mapping[str, Sequence[str]]
 
 

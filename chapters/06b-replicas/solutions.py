@@ -214,6 +214,14 @@ class OnlyTheFirst(Pair):
         return super().takes(kind, view) and (kind != "push" or self.me == "server0")
 
 
+class ForThree(Pair):
+    """It knows how many workers there are."""
+
+    def push(self, *given):
+        self.workers = [*self.workers, -1, -2][:3]
+        super().push(*given)
+
+
 class OneMemory(Pair):
     """What belongs to the class belongs to all servers."""
 
@@ -222,6 +230,16 @@ class OneMemory(Pair):
     def hear(self, view, members):
         super().hear(view, members)
         self.done = self.memory
+
+
+class OneKey(Pair):
+    """It takes the keys that it has seen, from a set that belongs to all servers."""
+
+    known = {"w", "b"}
+
+    def push(self, worker, view, id, key, *given):
+        if key in self.known:
+            super().push(worker, view, id, key, *given)
 
 
 class Averages(Pair):
@@ -457,6 +475,7 @@ WRONG = {
         "nobody-answers": [AnswersOnce, AnswersTheLast],
         "never-takes-over": [OnlyTheFirst],
         "shared-memory": [OneMemory],
+        "not-general": [ForThree, OneKey],
         "wrong-weights": [Averages],
         "talks-for-ever": [TalksForEver],
         "not-a-message": [SendsItself],

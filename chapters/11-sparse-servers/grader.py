@@ -10,16 +10,7 @@ EXERCISES = {
         judge_push.CASES,
         judge_push.judge,
         fills=dict,
-        keeps=(
-            "gives-up",
-            "counted-twice",
-            "last-wins",
-            "mean",
-            "every-server",
-            "wrong-offset",
-            "row-by-row",
-            "repeated",
-        ),
+        keeps=("gives-up", "other-number", "other-rows", "row-by-row", "wrong-offset", "repeated", "wrong-sum"),
     ),
     "balance": Exercise(
         ("popularity", "servers"),
@@ -33,6 +24,6 @@ EXERCISES = {
         judge_cache.CASES,
         judge_cache.judge,
         fills=dict,
-        keeps=("fifo", "never-full", "ideal", "size", "smaller", "newest", "misses", "rate"),
+        keeps=("fifo", "never-full", "ideal", "size", "newest", "misses"),
     ),
 }

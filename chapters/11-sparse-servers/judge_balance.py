@@ -12,12 +12,13 @@ MOST = 1.1  # load of the hottest server, as a multiple of the mean
 
 @dataclass(frozen=True)
 class BalanceCase:
-    """``rows`` with a Zipf exponent ``s``, in a random order; ``servers``: their names."""
+    """``rows`` with a Zipf exponent ``s``, in a random order, the first ``level`` equally popular; names of servers."""
 
     rows: int
     servers: tuple[str, ...]
     s: float = 1.0
     seed: int | None = 0
+    level: int = 1
 
     @property
     def label(self) -> str:
@@ -26,6 +27,7 @@ class BalanceCase:
     @property
     def chances(self) -> list[float]:
         chances = recommender.popularity(self.rows, self.s).tolist()
+        chances[: self.level] = [sum(chances[: self.level]) / self.level] * self.level
         if self.seed is not None:
             random.Random(self.seed).shuffle(chances)
         return chances
@@ -94,6 +96,6 @@ CASES = (
     BalanceCase(701, ("c", "a", "b"), seed=2),
     BalanceCase(300, ("only",), seed=3),
     BalanceCase(1000, ("s3", "s1", "s4", "s9", "s5"), s=1.2, seed=None),
-    BalanceCase(1, ("m", "n", "o"), seed=None),
+    BalanceCase(1200, tuple(f"n{5 * i % 16}" for i in range(16)), s=1.2, seed=5, level=6),
     BalanceCase(640, tuple(f"m{7 * i % 16}" for i in range(16)), s=0, seed=None),
 )

@@ -41,12 +41,11 @@ def judge(case: CacheCase, answer: Callable) -> dict[str, str]:
     try:
         got = index(result)
     except TypeError:
-        mistake = "rate" if isinstance(result, float) else "not-a-count"
-        raise failure(mistake, "cache-type", case, got=repr(result)[:40]) from None
+        raise failure("not-a-count", "cache-type", case, got=repr(result)[:40]) from None
     if isinstance(result, bool):
         raise failure("not-a-count", "cache-type", case, got=repr(result))
     if got != right:
-        wrong = (name for name, count in _wrong(case).items() if count == got)
+        wrong = (name for name, counts in _wrong(case).items() if got in counts)
         raise failure("todo" if not got else next(wrong, "other"), "cache-hits", case, got=got, right=right)
     count, best = max(1, len(case.ids)), _most_popular(case)
     return {"rate": f"{right / count:.1%}", "best": f"{best / count:.1%}", "size": str(case.size)}
@@ -56,17 +55,16 @@ def _most_popular(case: CacheCase) -> int:
     return sum(count for _, count in Counter(case.ids).most_common(case.size))
 
 
-def _wrong(case: CacheCase) -> dict[str, int]:
-    """Return the number that each mistake leads to; the first that fits names it."""
+def _wrong(case: CacheCase) -> dict[str, tuple[int, ...]]:
+    """Return the numbers that each mistake leads to; the first that fits names it."""
     ids, size = case.ids, case.size
     return {
-        "fifo": hits(ids, size, renew=False),
-        "never-full": len(ids) - len({*ids}),
-        "newest": hits(ids, size, newest=True),
-        "ideal": _most_popular(case),
-        "misses": len(ids) - hits(ids, size),
-        "size": hits(ids, size + 1),
-        "smaller": hits(ids, size - 1),
+        "fifo": (hits(ids, size, renew=False),),
+        "never-full": (len(ids) - len({*ids}),),
+        "newest": (hits(ids, size, newest=True),),
+        "ideal": (_most_popular(case),),
+        "misses": (len(ids) - hits(ids, size),),
+        "size": (hits(ids, size + 1), hits(ids, size - 1)),
     }
 
 

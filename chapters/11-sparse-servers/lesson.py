@@ -8,7 +8,6 @@ d2lps.opening("11")
 
 # %% imports
 import time
-from collections import OrderedDict
 
 import torch
 from torch import nn
@@ -256,20 +255,18 @@ table("copies", "only-pulls", "push-and-pull", rows=[
     [r, f"{1 / r:.3g}", f"{(1 + 1 / r) / 2:.3g}"] for r in (1, 2, 4, 16)])
 
 # %% cache
-def lru(ids, size):
-    kept, hits = OrderedDict(), 0
-    for row in ids.tolist():
-        hits += row in kept
-        kept[row] = None
-        kept.move_to_end(row)
-        if len(kept) > size:
-            kept.popitem(last=False)
-    return hits / len(ids)
+def different(draws):
+    return (1 - (1 - popular) ** draws).sum().item()
 
-stream = recommender.zipf(300_000, rows, seed=3)
+def lru(size):
+    low, high = 0.0, 1e9
+    while high - low > 1:
+        middle = (low + high) / 2
+        low, high = (middle, high) if different(middle) < size else (low, middle)
+    return (popular * (1 - (1 - popular) ** low)).sum().item()
+
 table("cache-rows", "ideal-cache", "lru", rows=[
-    [size, f"{popular[:size].sum():.2f}", f"{lru(stream, size):.2f}"]
-    for size in (1000, 10_000)])
+    [size, f"{popular[:size].sum():.2f}", f"{lru(size):.2f}"] for size in (1000, 10_000)])
 
 # %% lost
 class KeepsOld:

@@ -3,6 +3,8 @@
 A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
 """
 
+import struct
+
 
 def sparse_push(number, rows, gradients, cuts, send):
     sums = {}
@@ -182,6 +184,34 @@ def one_value(send, server, number, own):
     send(server, number, [row for row, _ in own], [1.0])
 
 
+def some_tries(count):
+    """Gives up silently after so many rounds."""
+
+    def answer(number, rows, gradients, cuts, send):
+        left = [*in_parts(summed(rows, gradients), cuts)]
+        for _ in range(count):
+            for part in left[:]:
+                try:
+                    once(send, part[0], number, part[1])
+                    left.remove(part)
+                except TimeoutError:
+                    pass
+
+    return answer
+
+
+def without_zeros(rows, gradients):
+    return [(row, value) for row, value in summed(rows, gradients) if value]
+
+
+def whole_numbers(rows, gradients):
+    return [(row, int(value)) for row, value in summed(rows, gradients)]
+
+
+def in_16_bits(rows, gradients):
+    return [(row, struct.unpack("e", struct.pack("e", value))[0]) for row, value in summed(rows, gradients)]
+
+
 def negative(rows, gradients):
     return [(row, -value) for row, value in summed(rows, gradients)]
 
@@ -232,6 +262,16 @@ def only_the_first_copied(popularity, servers):
 def two_of_the_hottest(popularity, servers):
     places = by_hash(popularity, servers)
     places[popularity.index(max(popularity))] = servers[:2]
+    return places
+
+
+def four_everywhere(popularity, servers):
+    """Four rows are copied, however popular the others are."""
+    load, places = dict.fromkeys(servers, 0.0), [None] * len(popularity)
+    for rank, row in enumerate(sorted(range(len(popularity)), key=lambda row: -popularity[row])):
+        places[row] = list(servers) if rank < 4 else [min(servers, key=load.get)]
+        for server in places[row]:
+            load[server] += popularity[row] / len(places[row])
     return places
 
 
@@ -382,6 +422,10 @@ def as_percent(ids, size):
     return 100.0 * cache_hit(ids, size) / max(1, len(ids))
 
 
+def as_float(ids, size):
+    return float(cache_hit(ids, size))
+
+
 def as_text(ids, size):
     return f"{cache_hit(ids, size)}"
 
@@ -402,25 +446,23 @@ WRONG = {
     "sparse-push": {
         "todo": [pushes(lambda rows, gradients: [])],
         "repeated": [pushes(as_they_are), pushes(sorted_only)],
-        "last-wins": [pushes(the_last), pushes(the_first)],
-        "mean": [pushes(the_mean)],
-        "everything": [pushes(parts_of=every_row), pushes(parts_of=up_to_the_last)],
-        "every-server": [pushes(parts_of=every_server), pushes(parts_of=every_server_if_any)],
+        "wrong-sum": [*map(pushes, (the_last, the_first, the_mean, whole_numbers, in_16_bits, negative))],
+        "other-rows": [
+            *(pushes(parts_of=parts) for parts in (every_row, up_to_the_last, every_server, every_server_if_any)),
+            pushes(without_zeros),
+        ],
         "row-by-row": [pushes(parts_of=row_by_row), pushes(parts_of=in_halves)],
         "wrong-offset": [pushes(parts_of=of_the_table), pushes(parts_of=equal_parts)],
-        "counted-twice": [pushes(deliver=renumbered), pushes(deliver=far_renumbered)],
-        "other-number": [pushes(deliver=without_number), pushes(deliver=by_server)],
-        "gives-up": [pushes(deliver=once), pushes(deliver=once_and_on)],
-        "strange-server": [pushes(parts_of=from_one)],
-        "not-rows": [pushes(deliver=in_pairs), pushes(deliver=one_value)],
-        "other-sum": [pushes(negative)],
+        "other-number": [*(pushes(deliver=way) for way in (renumbered, far_renumbered, without_number, by_server))],
+        "gives-up": [pushes(deliver=once), pushes(deliver=once_and_on), *map(some_tries, (2, 3, 20))],
+        "not-rows": [pushes(deliver=in_pairs), pushes(deliver=one_value), pushes(parts_of=from_one)],
     },
     "balance": {
         "todo": [no_place],
         "one-copy": [by_hash, dealt_out, greedy_without_copies],
         "range": [in_ranges, in_ranges_rounded],
         "everywhere": [on_all, two_of_each],
-        "still-hot": [only_the_first_copied, two_of_the_hottest],
+        "still-hot": [only_the_first_copied, two_of_the_hottest, four_everywhere],
         "missing": [rows_lost, hottest_dropped],
         "twice": [the_same_twice, with_a_spare],
         "strange-server": [by_number, one_more],
@@ -433,10 +475,8 @@ WRONG = {
         "newest": [drops_the_newest],
         "ideal": [most_popular, most_popular_counted],
         "misses": [counts_misses, counts_fetches],
-        "size": [one_too_many, evicts_late],
-        "smaller": [one_too_few],
-        "rate": [as_rate, as_percent],
-        "not-a-count": [as_text, as_truth],
+        "size": [one_too_many, evicts_late, one_too_few],
+        "not-a-count": [as_rate, as_percent, as_text, as_truth, as_float],
         "other": [one_more_hit, twice_the_hits],
     },
 }

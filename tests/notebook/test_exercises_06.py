@@ -229,7 +229,8 @@ def test_the_schedules_have_every_difficulty():
             stops += len(each.stops)
             for begin, end in each.stops:
                 assert not [event for event in each.events if begin < event.now < end - 1e-5]
-                before, after = max(now for now in asked if now <= begin), min(now for now in asked if now > begin)
+                before = max([judge_detect.START, *(now for now in asked if now <= begin)])
+                after = min(now for now in asked if now > begin)
                 assert after == end - 1e-6
                 lengths.append((after - before) / case.every)
             told = judge_detect.Told(case, each.stops)

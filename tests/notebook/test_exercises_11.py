@@ -1,5 +1,6 @@
 """The exercises of chapter 11: right answers unlike the solutions, and what the judges know."""
 
+import math
 from collections import Counter, OrderedDict, defaultdict
 
 import pytest
@@ -23,7 +24,7 @@ def by_torch(number, rows, gradients, cuts, send):
     sums = torch.zeros(len(unique)).index_add_(0, places, torch.tensor(gradients))
     for server in range(len(cuts) - 1):
         own = (unique >= cuts[server]) & (unique < cuts[server + 1])
-        for _ in range(20 if own.any() else 0):
+        while own.any():
             try:
                 send(torch.tensor(server), number, unique[own] - cuts[server], sums[own])
                 break
@@ -48,11 +49,12 @@ def from_the_last_server(number, rows, gradients, cuts, send):
         deliver(server)
 
 
-def hottest_everywhere(popularity, servers):
-    """The most popular rows on all servers, the others by the smallest load."""
+def in_quarters(popularity, servers):
+    """At most a quarter of the mean load in each copy, on the servers with the smallest load."""
     load, places = Counter(dict.fromkeys(servers, 0.0)), {}
-    for rank, row in enumerate(sorted(range(len(popularity)), key=popularity.__getitem__, reverse=True)):
-        places[row] = tuple(servers) if rank < 4 else (min(servers, key=load.__getitem__),)
+    for row in sorted(range(len(popularity)), key=popularity.__getitem__, reverse=True):
+        count = min(len(servers), math.ceil(4 * len(servers) * popularity[row]))
+        places[row] = tuple(sorted(servers, key=load.__getitem__)[:count])
         for server in places[row]:
             load[server] += popularity[row] / len(places[row])
     return tuple(places[row] for row in range(len(popularity)))
@@ -80,7 +82,7 @@ def by_distance(ids, size):
 
 RIGHT = {
     "sparse-push": [by_torch, from_the_last_server],
-    "balance": [hottest_everywhere],
+    "balance": [in_quarters],
     "cache-hit": [by_ordered_dict, by_distance],
 }
 MEASURED = {"sparse-push": ["of 4 gradients", "3 rows"], "balance": ["times the mean load"], "cache-hit": ["47.0%"]}
@@ -96,8 +98,8 @@ def test_the_judge_counts_hits_as_a_cache_does(case):
 
 def test_in_the_first_case_no_two_mistakes_lead_to_the_same_number_of_hits():
     case = judge_cache.CASES[0]
-    wrong = judge_cache._wrong(case)
-    assert len({*wrong.values(), judge_cache.hits(case.ids, case.size)}) == len(wrong) + 1
+    wrong = [count for counts in judge_cache._wrong(case).values() for count in counts]
+    assert len({*wrong, judge_cache.hits(case.ids, case.size)}) == len(wrong) + 1
 
 
 @pytest.mark.parametrize("case", judge_balance.CASES, ids=lambda case: case.label)
@@ -120,6 +122,6 @@ def test_a_server_counts_a_number_once_whatever_gets_lost():
 
 
 def test_each_exercise_is_judged_for_one_key_and_for_many():
-    assert {len(case.rows) for case in judge_push.CASES} >= {0, 1, 2, 3, 4, 6}
+    assert {len(case.rows) for case in judge_push.CASES} >= {0, 1, 3, 4, 6}
     assert {len(case.servers) for case in judge_balance.CASES} >= {1, 2, 3, 5, 16}
     assert EXERCISES["cache-hit"].cases == judge_cache.CASES

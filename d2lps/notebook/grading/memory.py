@@ -45,7 +45,7 @@ def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
     one, other : object
         Made by two calls of the same function.
     names : iterable of str
-        Names that a call would store, alone or in a tuple.
+        Names that a call would store: of a dict the keys, alone or in a tuple, of a list or set only tuples.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
         return one.shared_names(other, names)
     ids = {id(item) for item in _reached(one)}
     common = [item for item in _reached(other) if id(item) in ids and isinstance(item, dict | list | set)]
-    entries = [entry for container in common for entry in container]
+    entries = [entry for each in common for entry in each if isinstance(each, dict) or isinstance(entry, tuple)]
     parts = [part for entry in entries for part in (entry if isinstance(entry, tuple) else [entry])]
     return {part for part in parts if isinstance(part, str)} & set(names)
 

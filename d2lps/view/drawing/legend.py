@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from unicodedata import east_asian_width
 
 from d2lps.messages import text
+from d2lps.plan import sends
 from d2lps.topology import Link
 from d2lps.units import show_size
 from d2lps.view.drawing import lanes
@@ -30,8 +31,10 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     }
     senders = {scene.motion.color(m.src) for scene in scenes for m in scene.motion.messages}
     folded = any(scene.layout.widths for scene in scenes)
+    added = any(each.op == "add" for scene in scenes for step in scene.trace.plan.steps for each in sends(step))
     entries = {
-        "worker": (looks, _cell()),
+        "worker": (looks and added, _cell()),
+        "sender": (looks and not added, _cell()),
         "complete": (any(look.complete for look in looks), _cell() + tag("path", d=CELL, **stroke("done", 1.5))),
         "updated": (
             any(look.updated for look in looks),
