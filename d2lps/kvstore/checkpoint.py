@@ -126,7 +126,7 @@ def _path(path: object) -> Path:
         name = ""
     if not name or "\0" in name:
         raise Refused(f"{path!r} is no path of a file: a store is saved in one, and loaded from it")
-    return Path(name)
+    return Path(os.path.expanduser(name))
 
 
 def _made(prefix: str, dir: os.PathLike) -> tuple[int, str]:
