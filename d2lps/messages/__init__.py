@@ -27,6 +27,7 @@ from d2lps.messages.spoken import (  # noqa: F401
     sentences,
     text,
     text_in,
+    why,
 )
 
 __all__ = ["LANGUAGES", "LanguageError", "language", "named", "sentences", "speak", "text"]

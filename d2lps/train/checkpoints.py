@@ -28,7 +28,7 @@ from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
-from d2lps.messages import text
+from d2lps.messages import text, why
 
 MANIFEST, STORE = "manifest.json", "store"
 DRAFT, FINAL, REPLACED = ".step-", "step-", "~"
@@ -185,7 +185,7 @@ class Checkpoints:
         try:
             work()
         except Exception as error:
-            return CheckpointError(text("checkpoint.written", path=self.folder, why=error))
+            return CheckpointError(text("checkpoint.written", path=self.folder, why=why(error)))
         return None
 
     def _ranks(self) -> list[str]:
