@@ -7,6 +7,7 @@ say what happened: there may be no more files, or no folder any more.
 import errno
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -78,6 +79,13 @@ def why(error: BaseException) -> str:
     """Return what the system says about an error; if there are too many open files, also how to allow more."""
     system = getattr(error, "strerror", None) or str(error)
     return text("error.files", why=system) if getattr(error, "errno", None) == errno.EMFILE else system
+
+
+def allow_any_letter() -> None:
+    """Print ``?`` for a letter that the encoding of the output lacks; each command calls this before it prints."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not that of a notebook, which has all letters
+            stream.reconfigure(errors="replace")
 
 
 def named(name: str) -> str:
