@@ -6,9 +6,12 @@
 
 import sys
 
+from d2lps.messages import allow_any_letter
+
 
 def main(arguments: list[str]) -> int:
     """Run the command that the first argument names, and return the exit status."""
+    allow_any_letter()
     if arguments[:1] == ["doctor"] and set(arguments[1:]) <= {"--json"}:
         from d2lps.cluster.doctor import main as doctor
 

@@ -12,7 +12,7 @@ from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
 from course.book.pull import pull as pull_prose
 from course.book.stills import texts
-from d2lps.messages import LANGUAGES
+from d2lps.messages import LANGUAGES, allow_any_letter
 
 
 def build(book: Book, arguments: argparse.Namespace) -> int:
@@ -118,6 +118,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; print a BookError as one sentence on stderr and return exit status 1."""
+    allow_any_letter()
     parser = argparse.ArgumentParser(prog=COMMAND, description="Build, check and open the course.")
     parser.add_argument("--root", help="the folder of the course (default: the current one)")
     commands = parser.add_subparsers(required=True, metavar="command")

@@ -16,17 +16,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from d2lps.messages import LANGUAGES, language, speak, text
+from d2lps.messages import LANGUAGES, allow_any_letter, language, speak, text
 
 
 def main(arguments: list[str]) -> int:
     """Grade the notebooks of a folder and return the exit status."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process with threads of torch cannot be forked
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    allow_any_letter()
     options = _parser().parse_args(arguments)
     speak(options.language or language())
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # a terminal may lack letters of a name or of the language
     from course.classes import notebooks, report, running
     from course.classes.judging import Limits
     from d2lps.notebook.grading.course import ExerciseError

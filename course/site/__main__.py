@@ -12,12 +12,14 @@ from course.book.library import Book
 from course.site.build import OUT, build
 from course.site.current import is_current, made_of, note
 from course.site.runs import record
+from d2lps.messages import allow_any_letter
 
 COMMAND = "python -m course.site"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; print a BookError as one sentence on stderr and return exit status 1."""
+    allow_any_letter()
     parser = argparse.ArgumentParser(prog=COMMAND, description="Build or serve the book as a site in all languages.")
     parser.add_argument("--root", help="the folder of the course (default: the current one)")
     commands = parser.add_subparsers(required=True, dest="command", metavar="command")

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from course.book.findings import BookError
+from d2lps.messages import allow_any_letter
 
 VERSION = "314.0.7"  # of Python 3.14
 SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"
@@ -51,6 +52,7 @@ def fetch(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    allow_any_letter()
     try:
         fetch(Path.cwd())
     except BookError as error:

@@ -114,10 +114,10 @@ class Placement:
         return "\n".join([*lines, text("placement.large", large=self.large, servers=len(self.servers))])
 
 
-def require_count(name: str, value: object) -> int:
-    """Return ``value`` if it is a whole number of 1 or more; else raise a PlacementError that mentions ``name``."""
-    if not is_count(value, least=1):
-        raise PlacementError(text("placement.count", what=name, value=repr(value)))
+def require_count(name: str, value: object, least: int = 1) -> int:
+    """Return ``value`` if it is a whole number of ``least`` or more; else raise a PlacementError with ``name``."""
+    if not is_count(value, least):
+        raise PlacementError(text("placement.count", what=name, value=repr(value), least=least))
     return value
 
 

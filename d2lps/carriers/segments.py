@@ -18,7 +18,7 @@ from torch import Tensor
 
 from d2lps.carriers import leftovers
 from d2lps.carriers.tensors import TensorError
-from d2lps.messages import text
+from d2lps.messages import text, why
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _new(nbytes: int) -> tuple[str, int]:
 
 
 def _no_room(nbytes: int, error: OSError) -> TensorError:
-    return TensorError(f"there is no room for {nbytes} bytes that processes share ({error.strerror})")
+    return TensorError(f"there is no room for {nbytes} bytes that processes share ({why(error)})")
 
 
 def _open(location: Location) -> int:
@@ -127,7 +127,7 @@ def _open(location: Location) -> int:
         file = os.open(location.path, os.O_RDWR)
     except OSError as error:
         raise TensorError(
-            f"the memory {location.path} of another process cannot be opened ({error.strerror}): it must "
+            f"the memory {location.path} of another process cannot be opened ({why(error)}): it must "
             "belong to the same user, and that process must keep its tensor"
         ) from None
     if os.fstat(file).st_ino != location.inode:

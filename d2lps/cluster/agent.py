@@ -36,7 +36,9 @@ def main(world: int, hosts: dict[str, int], table: str) -> NoReturn:
     import d2lps.algorithms
     import d2lps.cluster.measured
     import d2lps.topology  # noqa: F401
+    from d2lps.messages import allow_any_letter
 
+    allow_any_letter()  # in all hosts, which are forked from here
     pids, open_ends = {}, {world, *hosts.values()}
     for name, descriptor in hosts.items():
         pids[name] = _new_host(name, descriptor, table, open_ends - {descriptor})

@@ -26,6 +26,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.values import Key, validate_key
 from d2lps.kvstore.wire.frames import DTYPES, raw
+from d2lps.messages import why
 from d2lps.plan.optimizers import is_number
 
 MAGIC, LENGTH = b"d2lps store 1\n", struct.Struct("<Q")
@@ -115,7 +116,7 @@ def require_place(path: object) -> Path:
 
 
 def _not_saved(path: Path, error: Exception) -> Refused:
-    return Refused(f"the store cannot be saved in {path} ({getattr(error, 'strerror', None) or error})")
+    return Refused(f"the store cannot be saved in {path} ({why(error)})")
 
 
 def _path(path: object) -> Path:
@@ -126,7 +127,7 @@ def _path(path: object) -> Path:
         name = ""
     if not name or "\0" in name:
         raise Refused(f"{path!r} is no path of a file: a store is saved in one, and loaded from it")
-    return Path(name)
+    return Path(os.path.expanduser(name))
 
 
 def _made(prefix: str, dir: os.PathLike) -> tuple[int, str]:
@@ -161,7 +162,7 @@ def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype
             raise Refused(f"the tensors in {path} are not those that were written: SHA-256 differs")
         return _checkpoint(header, layout, memoryview(payload))
     except OSError as error:
-        raise Refused(f"the store in {path} cannot be read ({error.strerror or error})") from None
+        raise Refused(f"the store in {path} cannot be read ({why(error)})") from None
     except MemoryError:
         raise Refused(f"the store in {path} is larger than the memory that is left") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:

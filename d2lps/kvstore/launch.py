@@ -23,7 +23,7 @@ from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.messages import text
+from d2lps.messages import text, why
 
 MOST_OF_A_PATH = 70  # bytes of a folder's path, which leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
@@ -163,7 +163,7 @@ def socket_folder() -> tuple[str, int]:
     except StopIteration:
         raise Refused(text("store.long-folder", folders=", ".join(folders), most=MOST_OF_A_PATH)) from None
     except OSError as error:
-        raise Refused(text("store.socket-folder", folders=", ".join(folders), why=error.strerror)) from None
+        raise Refused(text("store.socket-folder", folders=", ".join(folders), why=why(error))) from None
 
 
 def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:
@@ -186,4 +186,4 @@ def own_address() -> str:
     try:
         return ranks.own_address()
     except OSError as error:
-        raise Refused(text("store.own-address", where=os.environ["MASTER_ADDR"], why=error.strerror)) from None
+        raise Refused(text("store.own-address", where=os.environ["MASTER_ADDR"], why=why(error))) from None

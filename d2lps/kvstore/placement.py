@@ -17,9 +17,9 @@ class Placement(placement.Placement):
             raise Refused(str(error)) from None
 
 
-def require_count(name: str, value: object) -> int:
-    """Return a whole number of 1 or more. Raises Refused."""
+def require_count(name: str, value: object, least: int = 1) -> int:
+    """Return a whole number of ``least`` or more. Raises Refused."""
     try:
-        return placement.require_count(name, value)
+        return placement.require_count(name, value, least)
     except placement.PlacementError as error:
         raise Refused(str(error)) from None

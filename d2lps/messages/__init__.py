@@ -16,6 +16,7 @@ from d2lps.messages.marked import unmarked  # noqa: F401
 from d2lps.messages.raised import Brief
 from d2lps.messages.spoken import (  # noqa: F401
     LANGUAGES,
+    allow_any_letter,
     choose,
     choose_all,
     flat,
@@ -27,6 +28,7 @@ from d2lps.messages.spoken import (  # noqa: F401
     sentences,
     text,
     text_in,
+    why,
 )
 
 __all__ = ["LANGUAGES", "LanguageError", "language", "named", "sentences", "speak", "text"]

@@ -4,6 +4,7 @@ Only IPython calls ``_render_traceback_``: it asks an exception for it before it
 """
 
 import sysconfig
+import traceback
 from pathlib import Path
 from types import TracebackType
 
@@ -19,6 +20,12 @@ class Brief:
     _shown: int | None = None
 
     def _render_traceback_(self) -> list[str]:
+        try:
+            return self._rendered()
+        except Exception:  # a fault in here, or in IPython, must not hide the error
+            return traceback.format_exception(self)
+
+    def _rendered(self) -> list[str]:
         from IPython import get_ipython
 
         formatter, whole = get_ipython().InteractiveTB, self.__traceback__
@@ -26,9 +33,13 @@ class Brief:
         self._shown = id(whole)
         if brief is None:
             return formatter.structured_traceback(type(self), self, whole)
-        alone = type(self).__new__(type(self), *self.args)  # without the errors that caused it
-        alone.__dict__ |= self.__dict__
-        return [*formatter.structured_traceback(type(self), alone, brief, tb_offset=0), "\n" + text("error.whole")]
+        cause, suppressed = self.__cause__, self.__suppress_context__
+        self.__cause__ = None  # so that neither the cause nor the context is shown
+        try:
+            shown = formatter.structured_traceback(type(self), self, brief, tb_offset=0)
+        finally:
+            self.__cause__, self.__suppress_context__ = cause, suppressed
+        return [*shown, "\n" + text("error.whole")]
 
 
 def readers(traceback: TracebackType | None) -> TracebackType | None:

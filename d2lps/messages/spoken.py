@@ -1,12 +1,18 @@
-"""The sentences and the language in force, which the rest of this room builds on."""
+"""The sentences and the language in force, which the rest of this room builds on.
 
+The sentences of a language are read when it is chosen, and English is read at once, so that no error needs a file to
+say what happened: there may be no more files, or no folder any more.
+"""
+
+import errno
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
 from d2lps.messages.marked import LANGUAGES, marked, unmarked
@@ -22,6 +28,7 @@ _only: ContextVar[str | None] = ContextVar("only", default=None)
 def choose(language: str) -> None:
     """Put one of :data:`LANGUAGES` in force."""
     global _language
+    sentences(language)
     _language = language
 
 
@@ -29,6 +36,7 @@ def choose_all() -> None:
     """Write everything in all languages at once from now on, as ``marked`` does, here and in processes started here."""
     global _all
     _all, os.environ[VARIABLE] = True, "1"
+    _read()
 
 
 def language() -> str:
@@ -67,6 +75,19 @@ def text_in(language: str, key: str, /, **values: object) -> str:
     return sentences(language)[key].format(**values)
 
 
+def why(error: BaseException) -> str:
+    """Return what the system says about an error; if there are too many open files, also how to allow more."""
+    system = getattr(error, "strerror", None) or str(error)
+    return text("error.files", why=system) if getattr(error, "errno", None) == errno.EMFILE else system
+
+
+def allow_any_letter() -> None:
+    """Print ``?`` for a letter that the encoding of the output lacks; each command calls this before it prints."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not that of a notebook, which has all letters
+            stream.reconfigure(errors="replace")
+
+
 def named(name: str) -> str:
     """Translate a name such as ``"shards"`` or ``"4 servers"`` into the language in force; keep unknown names.
 
@@ -92,7 +113,7 @@ def _names() -> list[tuple[str, re.Pattern]]:
 @cache
 def sentences(language: str) -> dict[str, str]:
     """Return all sentences of one language, flat: ``{"player.play": "Play", …}``."""
-    return flat(tomllib.loads(resources.files("d2lps").joinpath("messages", f"{language}.toml").read_text("utf-8")))
+    return flat(tomllib.loads(Path(__file__).with_name(f"{language}.toml").read_text("utf-8")))
 
 
 def flat(table: dict, prefix: str = "") -> dict[str, str]:
@@ -101,3 +122,11 @@ def flat(table: dict, prefix: str = "") -> dict[str, str]:
     for name, value in table.items():
         entries |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
     return entries
+
+
+def _read() -> None:
+    for name in LANGUAGES if _all else ("en",):
+        sentences(name)
+
+
+_read()

@@ -3,7 +3,8 @@
 A checkpoint is a folder, ``step-120``, with a file of the store, a file for each worker, and a manifest with the
 SHA-256 of all of them and of itself. It is written under another name and renamed when everything is on the disk; the
 one before it stays. Files are checked against the manifest before they are used, so a damaged or unfinished
-checkpoint is skipped.
+checkpoint is skipped. Manifests are numbered in the order in which they were written: neither the number of steps nor
+a clock decides which checkpoint is the newest.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -26,10 +28,11 @@ from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
-from d2lps.messages import text
+from d2lps.messages import text, why
 
 MANIFEST, STORE = "manifest.json", "store"
-DRAFT, FINAL = ".step-", "step-"
+DRAFT, FINAL, REPLACED = ".step-", "step-", "~"
+NUMBERED = re.compile(rf"{FINAL}\d+{REPLACED}?")
 
 
 class CheckpointError(KVError):
@@ -57,11 +60,12 @@ class Checkpoints:
     Parameters
     ----------
     folder : str or Path
-        The folder; created if it does not exist.
+        The folder, which may begin with ``~``; created if it does not exist.
     store : KVStore
         The worker's store. All workers make their own Checkpoints of the same folder, and call the same methods.
     keep : int
-        The number of checkpoints to keep.
+        The number of checkpoints to keep: those written last, whatever their numbers of steps. A training that goes
+        back to an earlier step, or another one in the same folder, thus replaces the checkpoints that it finds.
 
     Examples
     --------
@@ -82,7 +86,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: "str | os.PathLike", store: KVStore, keep: int = 2):
-        self.folder, self.store, self.keep = Path(folder), store, require_count("keep", keep)
+        self.folder, self.store, self.keep = Path(os.path.expanduser(folder)), store, require_count("keep", keep)
         self._saving: Saving | None = None  # under way in the background, until ``wait`` is called
 
     def save(self, steps: int, own: Any = None, background: bool = False) -> None:
@@ -94,7 +98,8 @@ class Checkpoints:
         Parameters
         ----------
         steps : int
-            The number of steps done.
+            The number of steps done, 0 or more, also as a number of NumPy or a tensor without dimensions. The same
+            number again replaces the checkpoint of that number.
         own : object
             Further state of this worker: numbers, texts, tensors, and lists and dicts of them, such as an optimizer's
             ``state_dict()``.
@@ -106,9 +111,12 @@ class Checkpoints:
         CheckpointError
             On all workers, if this checkpoint, or the one before it in the background, could not be written; earlier
             ones are still there.
+        Refused
+            If ``steps`` is no such number; nothing has been written, and no other worker was waited for.
         KVError
             An error of the store.
         """
+        steps = require_count("steps", steps.item() if getattr(steps, "ndim", None) == 0 else steps, least=0)
         self.wait()
         draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
         first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"
@@ -143,7 +151,9 @@ class Checkpoints:
             raise CheckpointError(text("checkpoint.written", path=self.folder, why=error)) from None
 
     def resume(self) -> Resumed | None:
-        """Go back to the newest complete checkpoint. All workers call this once they have initialized their keys.
+        """Go back to the complete checkpoint that was written last.
+
+        All workers call this once they have initialized their keys.
 
         Returns
         -------
@@ -153,7 +163,7 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If the newest complete checkpoint belongs to another model or another number of workers. Nothing has
+            If that checkpoint belongs to another model or another number of workers. Nothing has
             changed then.
         """
         self.wait()
@@ -175,7 +185,7 @@ class Checkpoints:
         try:
             work()
         except Exception as error:
-            return CheckpointError(text("checkpoint.written", path=self.folder, why=error))
+            return CheckpointError(text("checkpoint.written", path=self.folder, why=why(error)))
         return None
 
     def _ranks(self) -> list[str]:
@@ -188,32 +198,47 @@ class Checkpoints:
 
     def _move(self, draft: Path, final: Path, steps: int) -> None:
         digests = {name: _digest(draft / name) for name in (STORE, *self._ranks())}
-        manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
+        order = 1 + max([manifest.get("order", 0) for _, manifest in self._newest_first()], default=0)
+        manifest = {"steps": steps, "order": order, "workers": self.store.num_workers, "sha256": digests}
         content = json.dumps(manifest).encode()
         _written(draft / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
         folder_to_disk(draft)
+        replaced = final.with_name(final.name + REPLACED)
         if final.exists():
-            shutil.rmtree(final)  # it was damaged, or this step is saved once more; the one before it is still there
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.rename(final, replaced)  # still found, in case this process is killed before the next line
         os.rename(draft, final)
         folder_to_disk(self.folder)
-        for old in [path for _, path in self._steps()][self.keep :]:
-            with suppress(OSError):
-                (old / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is incomplete
-                shutil.rmtree(old)
+        _delete(replaced)
+        for old, _ in self._newest_first()[self.keep :]:
+            _delete(old)
 
-    def _steps(self) -> list[tuple[int, Path]]:
-        """Return (steps, folder) of each checkpoint, the newest first."""
-        folders = [(path.name.removeprefix(FINAL), path) for path in self.folder.glob(f"{FINAL}*")]
-        return sorted([(int(number), path) for number, path in folders if number.isdecimal()], reverse=True)
+    def _newest_first(self) -> list[tuple[Path, Mapping]]:
+        """Return each checkpoint with its manifest, the one written last first; those without a manifest come last."""
+        found = [(path, _manifest(path)) for path in self.folder.glob(f"{FINAL}*") if NUMBERED.fullmatch(path.name)]
+        # Manifests of earlier versions have no order: there the number of steps decides.
+        return sorted(found, key=lambda one: (one[1].get("order", 0), one[1].get("steps", -1)), reverse=True)
 
     def _whole(self) -> Iterator[tuple[Path, Mapping]]:
-        for _, path in self._steps():
-            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                content, digest = (path / MANIFEST).read_bytes().split(b"\n")
-                manifest = json.loads(content)
-                whole = digest == hashlib.sha256(content).hexdigest().encode()
-                if whole and all(_digest(path / name) == digest for name, digest in manifest["sha256"].items()):
+        for path, manifest in self._newest_first():
+            with suppress(OSError, KeyError):
+                if all(_digest(path / name) == digest for name, digest in manifest["sha256"].items()):
                     yield path, manifest
+
+
+def _manifest(folder: Path) -> Mapping:
+    """Return the manifest of a checkpoint, or an empty one if it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        content, digest = (folder / MANIFEST).read_bytes().split(b"\n")
+        if digest == hashlib.sha256(content).hexdigest().encode():
+            return json.loads(content)
+    return {}
+
+
+def _delete(checkpoint: Path) -> None:
+    with suppress(OSError):
+        (checkpoint / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is incomplete
+        shutil.rmtree(checkpoint)
 
 
 def _emptied(folder: Path) -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 import torch
 
 from d2lps import this_host
+from d2lps.messages import allow_any_letter
 
 HERE = Path(__file__).parent
+
+allow_any_letter()  # in every benchmark, which all import this module
 
 
 def processor_time() -> tuple[float, float]:
@@ -40,4 +43,4 @@ def save(name: str, figures: list, **versions: str) -> None:
     }
     path = HERE / "measured" / f"{name}-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")

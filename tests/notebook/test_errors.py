@@ -1,5 +1,6 @@
 """An error in a notebook shows the line of the cell and its sentence, and the whole traceback on request."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+
+from d2lps.units import UnitError
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +105,91 @@ def test_elsewhere_an_error_is_pythons_own(tmp_path):
     script.write_text('import d2lps\nd2lps.Link("a", "b", 16)\n', "utf-8")
     done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8")
     assert done.returncode == 1 and "units.py" in done.stderr and "%tb" not in done.stderr
+
+
+EVERY_CLASS = """
+import contextlib, importlib, io, json, pkgutil
+from concurrent.futures import ThreadPoolExecutor
+from IPython.core.interactiveshell import InteractiveShell
+import course, d2lps
+from d2lps.messages.raised import Brief
+
+for package in (d2lps, course):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+def classes(base):
+    return {base}.union(*map(classes, base.__subclasses__()))
+
+def begin():
+    raise error
+
+WAYS = {
+    "alone": "raise error",
+    "with a cause": "raise error from OSError('the cause')",
+    "with a context": "try:\\n    1 / 0\\nexcept ZeroDivisionError:\\n    raise error",
+    "out of a thread": "ThreadPoolExecutor(1).submit(begin).result()",
+    "with more attributes": "error.counted, error.more = ('w',), object()\\nerror.add_note('noted')\\nraise error",
+}
+shell, shown = InteractiveShell.instance(colors="NoColor"), {}
+for kind in classes(Brief) - {Brief}:
+    for way, cell in WAYS.items():
+        try:
+            error = kind({0: ("the sentence", "")} if kind.__name__ == "RanksFailed" else "the sentence")
+        except (KeyError, TypeError):  # its constructor takes something else
+            error = kind.__new__(kind, "the sentence")
+        shell.user_ns |= {"error": error, "begin": begin, "ThreadPoolExecutor": ThreadPoolExecutor}
+        texts = []
+        for source in (cell, "%tb"):
+            with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+                shell.run_cell(source)
+            texts.append(out.getvalue())
+        causes = [type(one).__name__ for one in (error.__cause__, error.__context__) if one]
+        shown[f"{kind.__name__} {way}"] = [*texts, causes]
+print("shown:" + json.dumps(shown))
+"""
+
+
+def test_every_class_of_errors_is_shown_briefly_and_whole_on_request():
+    done = subprocess.run([sys.executable, "-c", EVERY_CLASS], capture_output=True, encoding="utf-8", timeout=200)
+    assert "shown:" in done.stdout, done.stderr
+    shown = json.loads(done.stdout.rpartition("shown:")[2])
+    assert {"Timeout alone", "Late alone", "UnitError alone", "AbsentError alone"} <= {*shown} and len(shown) > 150
+    for name, (brief, whole, causes) in shown.items():
+        kind, _, way = name.partition(" ")
+        assert "Unexpected exception" not in brief + whole, name
+        assert "the sentence" in brief and "the sentence" in whole, name
+        assert causes == {"with a cause": ["OSError"], "with a context": ["ZeroDivisionError"]}.get(way, []), name
+        if kind == "RanksFailed":  # which shows the lines of each rank instead
+            continue
+        assert f"{kind}: the sentence" in brief and "%tb shows the whole traceback" in brief, name
+        assert ("----> 1 ThreadPoolExecutor" if way == "out of a thread" else "raise error") in brief, name
+        assert all(hidden not in brief for hidden in ("thread.py", "_base.py", "OSError: ", "ZeroDivisionError: ")), (
+            name
+        )
+        assert "noted" in brief if way == "with more attributes" else "noted" not in brief, name
+        assert all(f"{cause}: " in whole for cause in causes) and ("_base.py" in whole) == (way == "out of a thread"), (
+            name
+        )
+
+
+class Faulty:
+    """A shell that cannot draw a traceback."""
+
+    @property
+    def InteractiveTB(self):
+        raise RuntimeError("the fault")
+
+
+@pytest.mark.parametrize("shell", [None, Faulty()], ids=["no shell", "a shell that fails"])
+def test_a_fault_while_an_error_is_shown_leaves_pythons_own_traceback(monkeypatch, shell):
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    with pytest.raises(UnitError) as caught:
+        raise UnitError("the sentence") from OSError("the cause")
+    shown = "".join(caught.value._render_traceback_())
+    assert shown.startswith("OSError: the cause") and shown.endswith("UnitError: the sentence\n")
+    assert "the fault" not in shown
 
 
 def test_without_ranks_px_says_how_to_start_them(notebook):

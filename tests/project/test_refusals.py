@@ -1,7 +1,10 @@
 """Every error that a learner can cause is in their language, with the English words needed to search for it."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,6 +152,55 @@ def test_what_a_learner_causes_is_said_in_their_language(cause, kind, words, mon
         assert bool(VIETNAMESE.search(sentence)) == (language == "vi"), sentence
         assert bool(CHINESE.search(sentence)) == (language == "zh"), sentence
         assert all(word in sentence for word in words.split()), (sentence, words)
+
+
+WITHOUT_FILES = """
+import os, resource
+import d2lps
+from d2lps import {imports}
+{speak}
+least = len(os.listdir("/dev/fd")) - 1 + {more}
+resource.setrlimit(resource.RLIMIT_NOFILE, (least, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    {cause}
+except Exception as error:
+    print(type(error).__name__, ascii(str(error)))
+"""
+LINK = "d2lps.Link('a', 'b', 16)"
+LOADED = "kvstore\nimport d2lps.kvstore.in_process, tempfile\ntempfile.gettempdir()"
+STORE = "kvstore.cluster(workers=3, servers=2, deadline=1)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cause, imports, more, kind, words",
+    [
+        (LINK, "Link", 0, "UnitError", ["bandwidth"]),
+        (STORE, LOADED, 9, "ServerLost", ["ulimit -n", "Too many open files"]),
+        (STORE, LOADED, 2, "Refused", ["ulimit -n", "Too many open files"]),
+    ],
+    ids=["a unit", "no files for a connection", "no files for servers"],
+)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_error_needs_no_file_to_say_what_happened(cause, imports, more, kind, words, language):
+    speak = "" if language == "en" else f"d2lps.speak({language!r})"
+    code = WITHOUT_FILES.format(cause=cause, imports=imports, more=more, speak=speak)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    named, _, sentence = done.stdout.partition(" ")
+    assert named == kind, done.stdout + done.stderr
+    sentence = ast.literal_eval(sentence)
+    assert bool(VIETNAMESE.search(sentence)) == (language == "vi"), sentence
+    assert bool(CHINESE.search(sentence)) == (language == "zh"), sentence
+    assert all(word in sentence for word in words), sentence
+
+
+@pytest.mark.slow
+def test_an_error_for_the_readers_of_all_languages_needs_no_file():
+    code = WITHOUT_FILES.format(cause=LINK, imports="Link", more=0, speak="")
+    environment = os.environ | {"D2LPS_ALL_LANGUAGES": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    sentence = ast.literal_eval(done.stdout.partition(" ")[2] or repr(done.stderr))
+    assert VIETNAMESE.search(sentence) and CHINESE.search(sentence) and "16 GB/s" in sentence, sentence
 
 
 # What only an operator sees, or who writes their own server or frames: addresses, certificates, files, memory.

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import math
 import os
 import random
 import signal
@@ -94,6 +95,142 @@ def test_the_newest_is_gone_back_to_and_two_stay(store, tmp_path):
     steps, own = checkpoints.resume()
     assert (steps, pulled(store)) == (30, [30.0] * 4)
     assert own["mask"].tolist() == [0, 1, 2] and own["epoch"] == 3 and own["names"] == ["a", None]
+
+
+def saves(checkpoints, *counts):
+    """Save at these numbers of steps; the key then holds 1 for the first save, 2 for the second, and so on."""
+    for value, steps in enumerate(counts, 1):
+        checkpoints.store.push("w", torch.full((4,), float(value)))
+        checkpoints.save(steps)
+
+
+def found(checkpoints):
+    """Return the number of steps and the value that a resumed training has."""
+    return checkpoints.resume().steps, pulled(checkpoints.store)[0]
+
+
+@pytest.mark.parametrize(
+    "counts, keep, left",
+    [
+        ([100, 200, 10], 2, ["step-10", "step-200"]),
+        ([100, 200, 10], 1, ["step-10"]),
+        ([100, 200, 150, 160], 2, ["step-150", "step-160"]),
+        ([9, 10, 8, 9], 3, ["step-10", "step-8", "step-9"]),
+        ([10, 20, 20], 2, ["step-10", "step-20"]),
+        ([10, 20, 10], 2, ["step-10", "step-20"]),
+        ([10, 10], 1, ["step-10"]),
+        ([0, 0, 0], 2, ["step-0"]),
+    ],
+)
+def test_the_checkpoint_written_last_counts_whatever_its_number_of_steps(store, tmp_path, counts, keep, left):
+    checkpoints = Checkpoints(tmp_path, store, keep)
+    saves(checkpoints, *counts)
+    assert found(checkpoints) == (counts[-1], float(len(counts)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
+def test_a_second_training_in_the_folder_keeps_its_own_checkpoints(store, tmp_path):
+    saves(Checkpoints(tmp_path, store), 100, 200)
+    saves(Checkpoints(tmp_path, store), 10)
+    assert found(Checkpoints(tmp_path, store)) == (10, 1.0)
+    saves(Checkpoints(tmp_path, store), 20)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-20"]
+
+
+def test_clocks_do_not_decide_which_checkpoint_is_the_newest(store, tmp_path):
+    checkpoints = Checkpoints(tmp_path, store)
+    saves(checkpoints, 20, 10)
+    for path in [*(tmp_path / "step-10").iterdir(), tmp_path / "step-10"]:
+        os.utime(path, (0, 0))
+    assert found(checkpoints) == (10, 2.0)
+    saves(checkpoints, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-5"]
+
+
+def test_a_manifest_without_an_order_is_older_than_one_with_an_order(store, tmp_path):
+    checkpoints = Checkpoints(tmp_path, store, keep=3)
+    saves(checkpoints, 10, 9)
+    for path in tmp_path.glob("*/manifest.json"):
+        manifest = json.loads(path.read_text().splitlines()[0])
+        del manifest["order"]
+        content = json.dumps(manifest)
+        path.write_text(f"{content}\n{hashlib.sha256(content.encode()).hexdigest()}")
+    assert found(checkpoints) == (10, 1.0)
+    saves(checkpoints, 8)
+    assert found(checkpoints) == (8, 1.0)
+
+
+def test_a_damaged_manifest_takes_the_place_of_no_whole_checkpoint(store, tmp_path):
+    checkpoints = Checkpoints(tmp_path, store)
+    saves(checkpoints, 10, 20)
+    (tmp_path / "step-20" / "manifest.json").unlink()
+    saves(checkpoints, 30)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-30"]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_save_of_the_same_number_that_stops_halfway_leaves_the_one_before(store, tmp_path, monkeypatch, at):
+    checkpoints, renames = Checkpoints(tmp_path, store, keep=1), []
+
+    def rename(old, new, rename=os.rename):
+        renames.append(new)
+        if len(renames) == 1 + at:
+            raise OSError("stopped here")
+        rename(old, new)
+
+    saves(checkpoints, 10)
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(CheckpointError, match="stopped here"):
+        saves(checkpoints, 10)
+    assert found(checkpoints) == (10, 1.0)
+    saves(checkpoints, 11, 10)
+    assert found(checkpoints) == (10, 2.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
+
+
+@pytest.mark.parametrize(
+    "steps", [10, np.int64(10), np.uint8(10), np.array(10), torch.tensor(10), torch.tensor(10, dtype=torch.int32)]
+)
+def test_any_whole_number_is_a_number_of_steps(store, tmp_path, steps):
+    Checkpoints(tmp_path, store).save(steps)
+    resumed = Checkpoints(tmp_path, store).resume()
+    assert resumed.steps == 10 and type(resumed.steps) is int
+
+
+WRONG = [10.0, 10.5, -1, True, "10", "final", "../10", None, [10], math.nan, 1e400]
+WRONG += [np.float64(10), np.bool_(True), np.array([10]), torch.tensor(10.0), torch.tensor(True), torch.tensor([10])]
+
+
+@pytest.mark.parametrize("steps", WRONG, ids=repr)
+def test_other_numbers_of_steps_are_refused_before_anything_is_written(store, tmp_path, steps):
+    checkpoints = Checkpoints(tmp_path / "made", store)
+    with pytest.raises(Refused, match=r"steps = .*: it must be a whole number, 0 or more"):
+        checkpoints.save(steps)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_wrong_number_of_steps_makes_no_worker_wait(tmp_path):
+    def one(store):
+        store.init("w", torch.zeros(1))
+        checkpoints = Checkpoints(tmp_path, store)
+        checkpoints.save(1, background=True)
+        with pytest.raises(Refused, match=r"steps = 2\.0"):
+            checkpoints.save(2.0)
+        checkpoints.wait()
+        return checkpoints.resume().steps
+
+    with kvstore.cluster("dist_sync", workers=2, deadline=20) as stores:
+        assert each(stores, one) == [1, 1]
+
+
+def test_a_tilde_is_the_home_folder(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Checkpoints("~/run", store).save(1)
+    store.save("~/file")
+    store.load("~/file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run"]
+    assert Checkpoints(tmp_path / "run", store).resume().steps == 1
 
 
 def test_random_numbers_go_on_where_they_were(store, tmp_path):

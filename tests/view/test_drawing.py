@@ -28,6 +28,7 @@ from d2lps import (
     sharded,
     speak,
     two_rings,
+    watch,
 )
 from d2lps.plan.checking import replay
 from d2lps.topology import both_ways
@@ -687,6 +688,15 @@ def test_what_is_too_large_to_be_seen_is_refused_at_once_with_a_way_out():
 def test_only_traces_are_drawn(wrong):
     with pytest.raises(DrawingError, match=f"draw needs a trace, not {type(wrong).__name__}: cost.shared"):
         draw(wrong)
+
+
+def test_a_tilde_in_the_path_of_a_picture_or_page_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    run = predicted("pcie, sharded", 2)
+    assert draw(run).save("~/run.svg") == tmp_path / "run.svg"
+    assert watch(run).save("~/run.html") == tmp_path / "run.html"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.html", "run.svg"]
 
 
 def test_notebooks_show_the_picture_and_it_can_be_saved(tmp_path):

@@ -11,11 +11,13 @@ from collections import Counter
 from d2lps.kvstore.replication import story
 from d2lps.kvstore.replication.promises import Violation
 from d2lps.kvstore.replication.world import Schedule, World, shrunk
+from d2lps.messages import allow_any_letter
 
 LAST = 40  # lines to print of what happened before a promise was broken
 
 
 def main() -> int:
+    allow_any_letter()
     parser = argparse.ArgumentParser(prog="python -m d2lps.kvstore.replication", description=__doc__)
     parser.add_argument("schedules", type=int, nargs="?", default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first")

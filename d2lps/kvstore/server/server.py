@@ -20,6 +20,7 @@ from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.messages import why
 from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
@@ -75,7 +76,7 @@ class Server:
         except OSError as error:
             listener and listener.close()
             raise Refused(
-                f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
+                f"server {number} cannot listen at {address} ({why(error)}): give another address, or "
                 "port 0 for any that is free"
             ) from None
         self.address = self._listener.getsockname()

@@ -18,6 +18,7 @@ from pathlib import Path
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken, Frame, Op
+from d2lps.messages import why
 
 SECONDS = 5.0  # for a handshake
 VARIABLE, FILE = "D2LPS_SECRET", "D2LPS_SECRET_FILE"
@@ -38,7 +39,7 @@ def read_secret() -> bytes | None:
             require_private(path, "secret")
             secret = Path(path).read_bytes().strip()
         except OSError as error:
-            raise Refused(f"the secret in {path} cannot be read ({error.strerror}): {FILE} names the file") from None
+            raise Refused(f"the secret in {path} cannot be read ({why(error)}): {FILE} names the file") from None
     if len(secret) < SHORTEST:
         raise Refused(f"the secret has {len(secret)} bytes, not {SHORTEST} or more: `openssl rand -hex 32` prints one")
     return secret

@@ -21,6 +21,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import MAGIC, Broken, Op
+from d2lps.messages import why
 
 ROOM = 1 << 18  # bytes that are received at once
 WELCOME = b"d"  # sent once the server has verified the certificate: in TLS 1.3 a worker is done before that
@@ -65,7 +66,7 @@ def context(files: Certificates, serving: bool) -> ssl.SSLContext:
             open(path, "rb").close()
         except OSError as error:
             raise Refused(
-                f"the {name} in {path} cannot be read ({error.strerror}): tls, or {VARIABLES[name]}, names the file"
+                f"the {name} in {path} cannot be read ({why(error)}): tls, or {VARIABLES[name]}, names the file"
             ) from None
     handshake.require_private(files.key, "key")
     # Not create_default_context: it checks host names, asks no worker for a certificate, falls back to the system's
@@ -210,4 +211,4 @@ class Secured:
 def _reason(error: Exception) -> str:
     """Return OpenSSL's reason in words, or that of the system."""
     reason = getattr(error, "reason", None)
-    return reason.lower().replace("_", " ") if reason else getattr(error, "strerror", None) or str(error)
+    return reason.lower().replace("_", " ") if reason else why(error)

@@ -28,7 +28,7 @@ from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
-from d2lps.messages import text
+from d2lps.messages import text, why
 
 KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost and Diverged
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
@@ -355,7 +355,7 @@ class ServerClient:
 
     def _connect(self, until: float) -> tuple[Channel, dict]:
         """A channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
-        pause, why = 0.01, "nobody listens there"
+        pause, reason = 0.01, "nobody listens there"
         while True:
             self._aim()
             try:
@@ -377,10 +377,10 @@ class ServerClient:
             except (Broken, OSError, tls.Garbled) as error:
                 if isinstance(error, tls.Garbled) and self._channel is None:
                     raise  # it has never been one of ours
-                why = getattr(error, "strerror", None) or str(error) or why
+                reason = why(error) or reason
             if own_time() + pause > until:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
-                raise ServerLost(text("store.unreachable", server=self.number, where=where, why=why), (self.number,))
+                raise ServerLost(text("store.unreachable", server=self.number, where=where, why=reason), (self.number,))
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
             pause = min(2 * pause, self.pause)
 

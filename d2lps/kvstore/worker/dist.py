@@ -18,6 +18,7 @@ from d2lps.kvstore.calls import Call, Interrupted
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
+from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
@@ -42,7 +43,6 @@ from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
 from d2lps.messages import text
 from d2lps.trace import Trace
-from d2lps.units import is_count
 
 NAMES = 1024  # parts that one frame initialises: also the longest names fit
 SMALL = 1 << 16  # bytes that are sent by the calling thread: to wake another one takes longer
@@ -106,8 +106,7 @@ class DistStore(KVStore):
         """
         spec = self._only(key)
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
-        if not is_count(rounds, least=1):
-            raise Refused(text("placement.count", what="rounds", value=repr(rounds)))
+        require_count("rounds", rounds)
         return record.trace(self.type, self.num_workers, self._run(ReadRecords(self)), sizes, rounds)
 
     def staleness(self, key=None) -> list[record.Pull]:

@@ -153,6 +153,6 @@ class Drawing:
 
     def save(self, path: "str | Path") -> Path:
         """Write the SVG to a file, replacing it if it exists, and return its path."""
-        path = Path(path)
+        path = Path(path).expanduser()
         path.write_text(str(self), "utf-8")
         return path

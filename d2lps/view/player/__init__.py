@@ -192,7 +192,7 @@ class Player(AnyWidget):
 
     def save(self, path: "str | Path") -> Path:
         """Write an HTML file that plays without kernel and network, replacing it if it exists, and return its path."""
-        path, (page, _) = Path(path), self._page()
+        path, (page, _) = Path(path).expanduser(), self._page()
         start = (
             f'<!DOCTYPE html><html lang="{page["lang"]}"><meta charset="utf-8">'
             f"<title>{html.escape(page['words']['label'])}</title>"
