@@ -1,6 +1,7 @@
 """A process per node, joined by torch.distributed: gloo between processors, NCCL between GPUs.
 
-Under ``torchrun --nproc-per-node=4 script.py``, or in a notebook in a ``%%px`` cell after ``d2lps.ranks(4)``:
+Under ``torchrun --local-addr=127.0.0.1 --nproc-per-node=4 script.py``, or in a notebook in a ``%%px`` cell after
+``d2lps.ranks(4)``:
 
     carrier = d2lps.Processes()
     plan = d2lps.ring(carrier.names)

@@ -269,7 +269,7 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
     if "EADDRINUSE" in str(joined.error) or "in use" in str(joined.error):
         raise ProcessesError(
             f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
-            "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)"
+            "let torchrun choose (--local-addr=127.0.0.1 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)"
         )
     if "failed to bind" in str(joined.error):
         raise ProcessesError(text("processes.no-listen", port=port, why=str(joined.error).rpartition("message: ")[2]))

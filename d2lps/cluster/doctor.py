@@ -120,7 +120,8 @@ def _name() -> Iterator[Finding]:
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
-        yield Finding("name", f"{name}: {error}", False, _TAKE)
+        alone = "on one host, give torchrun --local-addr=127.0.0.1; for several"
+        yield Finding("name", f"{name}: {error}", False, f"{alone}, {_TAKE}")
         return
     loopback = address.startswith("127.")
     yield Finding("name", f"{name} is {address}", not loopback, f"other hosts cannot reach that address: {_TAKE}")

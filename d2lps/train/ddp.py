@@ -1,7 +1,7 @@
 """The same training with the tool used in practice: DistributedDataParallel, one process per device.
 
-``torchrun --nproc-per-node=4 -m d2lps.train.ddp weights.pt`` runs :func:`main` in four processes;
-:func:`weights` does that from a notebook.
+``torchrun --local-addr=127.0.0.1 --nproc-per-node=4 -m d2lps.train.ddp weights.pt`` runs :func:`main` in four
+processes; :func:`weights` does that from a notebook.
 """
 
 import os
@@ -70,7 +70,8 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.pt")
-        launch = "-m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
+        # Without an address of its own, torchrun gives the processes the name of this host, which may have none.
+        launch = "-m torch.distributed.run --local-addr=127.0.0.1 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
         command = [sys.executable, *launch.split(), f"--nproc-per-node={processes}", "-m", "d2lps.train.ddp", str(path)]
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         modules = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -82,8 +83,9 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
             except BaseException as error:  # even an interrupted cell must leave no process behind
                 _end(torchrun)
                 if isinstance(error, subprocess.TimeoutExpired):
-                    sentence = text("processes.unfinished", count=processes, seconds=f"{deadline:g}")
-                    raise ProcessesError(sentence) from None
+                    last = (error.output or b"").decode(errors="replace").splitlines()[-10:]
+                    values = {"seconds": f"{deadline:g}", "output": "\n".join(last)}
+                    raise ProcessesError(text("processes.unfinished", count=processes, **values)) from None
                 raise
         if not path.exists():
             # The first lines name the cause; torchrun's report on the other processes follows.

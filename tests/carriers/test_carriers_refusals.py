@@ -361,8 +361,8 @@ def test_a_process_that_is_not_one_of_several_says_how_to_start_them(kind, envir
     with pytest.raises(NoRanks) as error:
         kind()
     assert str(error.value) == (
-        "this process is not one of several ('RANK' in the environment): start them with torchrun --nproc-per-node=4 "
-        "script.py or, in a notebook, with d2lps.ranks(4) and %%px"
+        "this process is not one of several ('RANK' in the environment): start them with torchrun "
+        "--local-addr=127.0.0.1 --nproc-per-node=4 script.py or, in a notebook, with d2lps.ranks(4) and %%px"
     )
     environment(RANK="zero", WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1)
     with pytest.raises(NoRanks, match="invalid literal for int.*'zero' in the environment"):

@@ -25,8 +25,8 @@ USUAL = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 def torchrun(script: Path, n: int, arguments: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess:
     """Run a script with ``n`` workers under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n}", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=127.0.0.1:0", str(script), *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", f"--nproc-per-node={n}"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(script), *arguments]
     environment = os.environ | USUAL | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
 

@@ -618,7 +618,7 @@ def test_who_runs_alone_hears_how_to_start_several():
     code = "from d2lps import kvstore; kvstore.create('dist_sync')"
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean)
-    assert "torchrun --nproc-per-node=4" in done.stderr
+    assert "torchrun --local-addr=127.0.0.1 --nproc-per-node=4" in done.stderr
 
 
 # ---------------------------------------------------------------- nobody there, slow workers

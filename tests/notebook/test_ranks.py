@@ -275,7 +275,14 @@ for carrier in d2lps.Processes(deadline=10), d2lps.SharedMemory(deadline=10):
 
 def test_the_same_program_runs_under_torchrun(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--local-addr=127.0.0.1",
+        "--nproc-per-node=3",
+        "script.py",
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

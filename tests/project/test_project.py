@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -18,7 +19,8 @@ PINS = [line for line in (ROOT / "requirements.lock").read_text("utf-8").splitli
 AT_THE_TOP = {
     *("chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
     *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
-    *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github", ".gitignore"),
+    *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github"),
+    *(".gitattributes", ".gitignore"),
 }
 
 
@@ -122,3 +124,74 @@ def test_the_language_comes_from_the_target_and_never_from_the_locale():
         assert make(f"lab-{language}").splitlines()[-1].endswith(f"-m course.book lab --language {language}")
     for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir()):
         assert not re.search(r"\$[({]?(LANG|LANGUAGE|LC_\w+)\b", path.read_text("utf-8")), path.name
+
+
+# ---- .ci/setup and .venv ----
+
+
+@pytest.fixture
+def set_up(tmp_path):
+    """Return a folder with `.ci/setup` alone, and a function that runs it there: it stops before any package."""
+    folder = tmp_path / "course"
+    shutil.copytree(ROOT / ".ci", folder / ".ci")
+    environment = os.environ | {"PYTHON": sys.executable, "PIP_NO_INDEX": "1"}
+    command, pipes = ["sh", ".ci/setup"], {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return folder, lambda: subprocess.run(command, cwd=folder, env=environment, timeout=120, **pipes)
+
+
+def linked(venv, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    venv.symlink_to(tmp_path / "elsewhere")
+
+
+def linked_to_another_clone(venv, tmp_path):
+    linked(venv, tmp_path)
+    (venv / ".ready").write_text("/another/clone\n")
+
+
+def made_by_another_program(venv, tmp_path):
+    venv.mkdir()
+
+
+@pytest.mark.parametrize("make_venv", [linked, linked_to_another_clone, made_by_another_program])
+def test_an_environment_that_the_set_up_did_not_make_is_left_alone(make_venv, set_up, tmp_path):
+    folder, run = set_up
+    make_venv(folder / ".venv", tmp_path)
+    (folder / ".venv/precious").write_text("work of years")
+    done = run()
+    assert done.returncode == 1 and "remove .venv or rename it" in done.stderr
+    assert (folder / ".venv/precious").read_text() == "work of years"
+
+
+@pytest.mark.slow(10)
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the set-up takes Python 3.11")
+@pytest.mark.parametrize("mark", [".made", ".ready"])
+def test_an_environment_of_the_set_up_that_was_interrupted_or_moved_is_made_again(mark, set_up):
+    folder, run = set_up
+    (folder / ".venv").mkdir()
+    for name in (mark, "remains"):
+        (folder / ".venv" / name).write_text("/where/it/was\n")
+    run()
+    venv = folder / ".venv"
+    assert not (venv / "remains").exists() and (venv / ".made").exists() and not (venv / ".ready").exists()
+    subprocess.run([venv / "bin/python", "-c", "import pip"], check=True)
+
+
+# ---- line ends ----
+
+
+def test_shell_files_makefile_and_python_have_line_feeds_in_every_clone():
+    names = [name for name in our_files() if re.search(r"^\.ci/|(^|/)Makefile$|\.(sh|py)$", name)]
+    command = ["git", "-c", "safe.directory=*", "check-attr", "-z", "--stdin", "eol"]
+    given = subprocess.run(command, cwd=ROOT, input="\0".join(names), capture_output=True, text=True, check=True).stdout
+    assert given.split("\0")[2::3] == ["lf"] * len(names)
+
+
+def test_a_checkout_by_git_for_windows_starts(tmp_path):
+    git_files()
+    command = ["git", "-c", "safe.directory=*", "-c", "core.autocrlf=true"]
+    subprocess.run([*command, "checkout-index", "--all", f"--prefix={tmp_path}/"], cwd=ROOT, check=True)
+    texts = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".woff2"}
+    assert [path for path, written in texts.items() if b"\r\n" in written] == []
+    done = subprocess.run(["sh", ".ci/setup", "nonsense"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "\nusage: .ci/setup [book | browser | hosts | uv]\n")

@@ -1,7 +1,13 @@
 """The DDP program: the same weights as one device, and nothing left behind when it does not come to an end."""
 
+import os
+import re
+import shlex
+import subprocess
+import sys
 import time
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,6 +16,9 @@ import torch
 from d2lps.train import by_plan, ddp
 
 pytestmark = pytest.mark.slow  # of several processes
+ROOT = Path(__file__).parents[2]
+UNSHARE = [*"unshare --user --map-root-user --uts sh -c".split(), 'hostname no-address.invalid && exec "$@"', "sh"]
+LOOKUP = "import socket\ntry: socket.gethostbyname(socket.gethostname())\nexcept socket.gaierror: print('no address')"
 
 
 def marked(mark: str) -> set[int]:
@@ -39,9 +48,45 @@ def test_two_processes_are_one_device_within_rounding():
     torch.testing.assert_close(ddp.weights(processes=2), joined.weights, rtol=1e-3, atol=1e-4)
 
 
-def test_a_deadline_ends_every_process():
-    with pytest.raises(ddp.ProcessesError, match="2 processes did not finish within 2 s"):
+@pytest.fixture
+def nameless(tmp_path):
+    """Return a function that runs a program on a host whose name has no address."""
+
+    def run(*command, seconds=60):
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"} | variables
+        pipes = {"capture_output": True, "text": True, "timeout": seconds}
+        return subprocess.run([*UNSHARE, sys.executable, *command], cwd=tmp_path, env=environment, **pipes)
+
+    try:
+        possible = run("-c", LOOKUP).stdout == "no address\n"
+    except FileNotFoundError:
+        possible = False
+    if not possible:
+        pytest.skip("this system cannot give a process a host name without an address")
+    return run
+
+
+def test_processes_need_no_address_of_the_host_name(nameless):
+    done = nameless("-c", "from d2lps.train import ddp; print(len(ddp.weights(processes=2, deadline=45)))")
+    assert done.stdout == "9930\n", done.stderr
+
+
+def test_the_torchrun_line_in_the_readme_needs_no_address_of_the_host_name(nameless, tmp_path):
+    readme = (ROOT / "README.md").read_text("utf-8")
+    line, program = re.search(r"`\.venv/bin/torchrun (.*? ring\.py)`:\n\n```text\n(.*?)```", readme, re.DOTALL).groups()
+    (tmp_path / "ring.py").write_text(program, "utf-8")
+    done = nameless("-m", "torch.distributed.run", *shlex.split(line.replace("=4", "=2")))
+    assert done.stdout.startswith("<Trace: gloo ×2"), done.stderr
+
+
+def test_a_deadline_ends_every_process_and_shows_the_last_lines_of_the_output(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("for i in range(20): print('line', i, flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ddp.ProcessesError, match="2 processes did not finish within 2 s") as error:
         ddp.weights(processes=2, deadline=2)
+    _, *last = str(error.value).splitlines()
+    assert len(last) == 10 and any(re.fullmatch(r"line \d+", line) for line in last)
 
 
 def test_processes_that_cannot_start_say_why():

@@ -126,6 +126,7 @@ def test_processes_under_torchrun_are_one_device_in_turn_bit_for_bit(tmp_path):
         sys.executable,
         "-m",
         "torch.distributed.run",
+        "--local-addr=127.0.0.1",
         "--nproc-per-node=3",
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=127.0.0.1:0",
