@@ -20,6 +20,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps.algorithms.placement import require_count
 from d2lps.kvstore.store import KVStore
+from d2lps.train.by_plan import gradients_of
 
 FEATURES, BAG = 8, 2  # of a user, and items of an example
 LR, TOWER_LR = 0.5, 0.1  # of AdaGrad for the table, and of Adam for the tower
@@ -212,9 +213,9 @@ def step(
     loss = error(tower, table, examples) / size
     loss.backward()
     store.push("table", table.weight.grad)
-    dense = parameters_to_vector(weight.grad for weight in tower.parameters())
+    dense = parameters_to_vector(gradients_of(tower))
     add(dense)
-    vector_to_parameters(dense, [weight.grad for weight in tower.parameters()])
+    vector_to_parameters(dense, gradients_of(tower))
     return loss.item(), len(rows)
 
 

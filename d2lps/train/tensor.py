@@ -73,7 +73,7 @@ class Group:
         """Return the sum of the parts of all devices."""
         if self.plan is None:
             return parts[0]
-        buffers = {node: part.flatten().clone() for node, part in zip(self.mine, parts, strict=True)}
+        buffers = {node: part.to_dense().flatten().clone() for node, part in zip(self.mine, parts, strict=True)}
         self.traces.append(run(self.plan, buffers, self.carrier))
         return buffers[self.mine[0]].view(parts[0].shape)
 
@@ -183,11 +183,11 @@ class CutModule(nn.Module):
     def __init__(self, whole: nn.Module, group: Group, columns: Sequence[str], row: str, pieces: int | None = None):
         super().__init__()
         _require_alone(whole, [getattr(whole, name) for name in (*columns, row)])
-        whole = copy(whole)
-        whole._modules = whole._modules.copy()
-        self.group, self.training, self.bias = group, whole.training, deepcopy(getattr(whole, row).bias)
+        self.group, self.training = group, whole.training
         cut = {name: cut_linear(getattr(whole, name), group, int(name == row), pieces) for name in (*columns, row)}
-        whole._modules |= dict.fromkeys(cut)
+        self.bias = deepcopy(getattr(whole, row).bias)
+        whole = copy(whole)
+        whole._modules = whole._modules | dict.fromkeys(cut)
         rest = deepcopy(whole)  # without the matrices
         shared = {id(parameter): parameter for parameter in rest.parameters()}  # by the parts of this process
         members = [module.named_parameters(at, False, False) for at, module in rest.named_modules()]
