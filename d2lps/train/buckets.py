@@ -76,11 +76,9 @@ class Buckets:
     def _ready(self, i: int, weight: nn.Parameter) -> None:
         if weight not in self._missing[i]:
             raise BucketsError(text("buckets.twice"))
-        if weight.grad.layout != torch.strided:
-            raise BucketsError(text("buckets.sparse", shape=tuple(weight.shape)))
         del self._missing[i][weight]
         while len(self._sent) < len(self.buckets) and not self._missing[len(self._sent)]:
-            flat = torch.cat([weight.grad.flatten() for weight in self.buckets[len(self._sent)]])
+            flat = torch.cat([weight.grad.to_dense().flatten() for weight in self.buckets[len(self._sent)]])
             self._sent.append((flat, self.send(flat)))
 
     def wait(self) -> None:
@@ -97,7 +95,7 @@ class Buckets:
         for bucket, (flat, handle) in zip(self.buckets, self._sent, strict=True):
             handle.wait()
             for weight, piece in zip(bucket, flat.split([weight.numel() for weight in bucket]), strict=True):
-                weight.grad.copy_(piece.view_as(weight))
+                weight.grad = piece.view_as(weight)
         self._again()
 
     def close(self) -> None:

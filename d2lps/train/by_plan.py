@@ -159,23 +159,18 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
     X, y
         images and labels of a part of a minibatch.
     count
-        the size of the whole minibatch, so that the parts' losses and gradients add up to those of the minibatch: the
-        mean over all its labels.
+        the size of the whole minibatch, so that the parts' losses and gradients add up to the mean over all its labels.
 
     Returns
     -------
     tuple
         the loss, a float, and the gradient, a flat tensor, without parameters that are frozen.
-
-    Raises
-    ------
-    GradientError
-        If the parts would not add up, or a parameter has no gradient.
     """
     if len(y) < count:
         require_examples_apart(net)
     net.zero_grad()
-    loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / (count * labels_each(y))
+    labels = count * labels_each(y)
+    loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / labels
     loss.backward()
     return loss.item(), parameters_to_vector(gradients_of(net)).detach()
 
@@ -208,13 +203,11 @@ def trained(net: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def gradients_of(net: nn.Module) -> list[Tensor]:
-    """Return the gradients of all parameters that are not frozen. Raises GradientError if one is missing or sparse."""
+    """Return the gradients of parameters that are not frozen, made dense. Raises GradientError if one is missing."""
     for name, weight in trained(net).items():
         if weight.grad is None:
             raise GradientError(text("gradient.unused", name=name))
-        if weight.grad.layout != torch.strided:
-            raise GradientError(text("gradient.sparse", name=name))
-    return [weight.grad for weight in trained(net).values()]
+    return [weight.grad.to_dense() for weight in trained(net).values()]
 
 
 def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batch]:
@@ -272,7 +265,8 @@ def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> di
 def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, carrier: Carrier | None = None) -> Run:
     """Train copies of ``net`` on the devices that hold gradients in ``plan``, whose servers update the weights.
 
-    The loss is the mean cross-entropy over all labels of a minibatch, whatever the sizes of the devices' parts.
+    The loss is the mean cross-entropy over all labels of a minibatch. GradientError refuses networks and labels of
+    which the devices' gradients would not add up to that of one device.
 
     Parameters
     ----------
@@ -289,11 +283,6 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
     -------
     Run
         losses, final weights, and a measured trace per step.
-
-    Raises
-    ------
-    GradientError
-        If the network or the labels are such that the devices' gradients would not be that of one device.
     """
     carrier = carrier or Here()
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, torch.device("cpu"))

@@ -116,8 +116,6 @@ def work(
     ------
     KVError
         an error of the store.
-    GradientError
-        if the network or the labels are such that the workers' gradients would not be that of one device.
 
     Examples
     --------

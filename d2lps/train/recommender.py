@@ -20,7 +20,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps.algorithms.placement import require_count
 from d2lps.kvstore.store import KVStore
-from d2lps.train.by_plan import gradients_of
 
 FEATURES, BAG = 8, 2  # of a user, and items of an example
 LR, TOWER_LR = 0.5, 0.1  # of AdaGrad for the table, and of Adam for the tower
@@ -213,9 +212,9 @@ def step(
     loss = error(tower, table, examples) / size
     loss.backward()
     store.push("table", table.weight.grad)
-    dense = parameters_to_vector(gradients_of(tower))
+    dense = parameters_to_vector(weight.grad for weight in tower.parameters())
     add(dense)
-    vector_to_parameters(dense, gradients_of(tower))
+    vector_to_parameters(dense, [weight.grad for weight in tower.parameters()])
     return loss.item(), len(rows)
 
 

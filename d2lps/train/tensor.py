@@ -17,7 +17,7 @@ the functions f and g of Megatron-LM (Shoeybi et al., 2019): :meth:`Group.to_all
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -114,8 +114,7 @@ class _Part(nn.Linear):
 
 def cut_linear(whole: nn.Linear, group: Group, dim: int, pieces: int | None = None) -> nn.ModuleList:
     """Return the part of a linear layer of each device: of the outputs (dim 0), or of the inputs, without the bias."""
-    hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-    if type(whole) is not nn.Linear or any(getattr(whole, name) for name in hooks):
+    if type(whole) is not nn.Linear or any(hooks for name, hooks in vars(whole).items() if name.endswith("_hooks")):
         raise SplitError(text("split.layer", layer=type(whole).__name__))
     has_bias = dim == 0 and whole.bias is not None
     biases = group.cut(whole.bias, 0, pieces) if has_bias else [None] * len(group.mine)
@@ -158,7 +157,8 @@ class CutModule(nn.Module):
     """A module that begins with columns and ends with rows: its parts, one per device, make partial sums.
 
     What lies between must compute each piece of the columns by itself. All devices have a copy of its other
-    parameters, such as the scale of a normalization of each head: the gradients of the copies are added up.
+    parameters, such as the scale of a normalization of each head: the gradients of the copies are added up. What
+    devices would compute differently raises SplitError: random numbers, changed buffers, more columns than are there.
 
     Parameters
     ----------
@@ -172,12 +172,6 @@ class CutModule(nn.Module):
         Name of its linear layer that makes the output.
     pieces : int, optional
         How many equal pieces of these matrices must stay whole, such as the heads of attention.
-
-    Raises
-    ------
-    SplitError
-        If the matrices cannot be dealt out, or a parameter is in several layers; in the forward pass, if a part does
-        not work with fewer columns, draws random numbers or changes a buffer, as dropout and BatchNorm do.
     """
 
     def __init__(self, whole: nn.Module, group: Group, columns: Sequence[str], row: str, pieces: int | None = None):
@@ -186,9 +180,7 @@ class CutModule(nn.Module):
         self.group, self.training = group, whole.training
         cut = {name: cut_linear(getattr(whole, name), group, int(name == row), pieces) for name in (*columns, row)}
         self.bias = deepcopy(getattr(whole, row).bias)
-        whole = copy(whole)
-        whole._modules = whole._modules | dict.fromkeys(cut)
-        rest = deepcopy(whole)  # without the matrices
+        rest = deepcopy(whole, {id(getattr(whole, name)): nn.Identity() for name in cut})
         shared = {id(parameter): parameter for parameter in rest.parameters()}  # by the parts of this process
         members = [module.named_parameters(at, False, False) for at, module in rest.named_modules()]
         self.copied = [name for each in members for name, _ in each]  # tied ones under each of their names
@@ -199,71 +191,49 @@ class CutModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum of what the parts make of x, and the bias."""
-        whole = {name: self.parts[0].get_parameter(name) for name in self.copied}
-        copies = {parameter: self.group.to_all(parameter) for parameter in dict.fromkeys(whole.values())}
-        y = self.group.from_all(
-            self._of_part(part, {name: copies[parameter][i] for name, parameter in whole.items()}, own)
-            for i, (part, own) in enumerate(zip(self.parts, self.group.to_all(x), strict=True))
-        )
+        own = {name: self.parts[0].get_parameter(name) for name in self.copied}
+        copies = {parameter: self.group.to_all(parameter) for parameter in own.values()}
+        sums = []
+        for i, (part, mine) in enumerate(zip(self.parts, self.group.to_all(x), strict=True)):
+            copied, before = {name: copies[own[name]][i] for name in own}, _state(part, x)
+            try:
+                sums.append(functional_call(part, copied, mine, tie_weights=False))  # True breaks modules used twice
+            except RuntimeError as error:
+                raise SplitError(text("split.part", module=type(part).__name__, why=error)) from error
+            if len(self.group.devices) > 1 and _state(part, x) != before:
+                raise SplitError(text("split.own", module=type(part).__name__))
+        y = self.group.from_all(sums)
         return y if self.bias is None else y + self.bias
 
-    def _of_part(self, part: nn.Module, copied: dict[str, Tensor], x: Tensor) -> Tensor:
-        """Return what one device makes of x. Raises SplitError if it cannot, or if it is more than a function of x."""
 
-        def state() -> list:
-            drawn = torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
-            return [drawn.numpy().tobytes(), *(buffer._version for buffer in part.buffers())]
-
-        before, module = state(), type(part).__name__
-        try:
-            y = functional_call(part, copied, x, tie_weights=False)  # which breaks modules that occur twice
-        except RuntimeError as error:
-            raise SplitError(text("split.part", module=module, why=error)) from error
-        if len(self.group.devices) > 1 and state() != before:
-            raise SplitError(text("split.own", module=module))
-        return y
+def _state(part: nn.Module, x: Tensor) -> list:
+    drawn = torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
+    return [drawn.tolist(), *(buffer._version for buffer in part.buffers())]
 
 
 def _require_alone(net: nn.Module, layers: Sequence[nn.Module]) -> None:
     """Raise SplitError if a parameter of these layers of ``net`` occurs in another one, too, or one layer twice."""
     places = [*layers, *({*net.modules()} - {*layers})]
     uses = Counter(parameter for module in places for parameter in module.parameters(recurse=False))
-    cut = {parameter for layer in layers for parameter in layer.parameters()}
+    cut = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
     for name, parameter in net.named_parameters():
         if parameter in cut and uses[parameter] > 1:
             raise SplitError(text("split.tied", name=name))
 
 
 def clip(net: nn.Module, group: Group, max_norm: float) -> float:
-    """Scale all gradients down so that the norm of the whole model's gradient is ``max_norm`` at most.
+    """Scale the gradients of a model so that their norm over all devices is ``max_norm`` at most; return that before.
 
-    Matrices that are cut count with the parts of all devices, and parameters that are copied count once, as for
-    ``torch.nn.utils.clip_grad_norm_`` on one device.
-
-    Parameters
-    ----------
-    net : nn.Module
-        A model with layers that are cut; all processes call this function together.
-    group : Group
-        The devices that cut it.
-    max_norm : float
-        The largest norm.
-
-    Returns
-    -------
-    float
-        The norm before.
+    Parts of matrices count on every device, copied parameters once. All processes call this function together.
     """
     cut = {parameter for part in net.modules() if isinstance(part, _Part) for parameter in part.parameters()}
-    squares, gradients = torch.zeros(2), []
-    for parameter in net.parameters():
-        if parameter.grad is not None:
-            gradients.append(parameter.grad)
-            squares[int(parameter in cut)] += torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).cpu() ** 2
-    others = [torch.zeros(1)] * (len(group.mine) - 1)
+    squares, ready = torch.zeros(2), [parameter for parameter in net.parameters() if parameter.grad is not None]
+    for parameter in ready:
+        squares[int(parameter in cut)] += torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).cpu() ** 2
+    others = [torch.zeros(1)] * (len(group.mine) - 1)  # the parts of all devices of this process are in the first
     norm = float((squares[0] + group.all_reduce([squares[1:], *others])).sqrt())
-    for gradient in gradients:
-        gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
+    for parameter in ready:
+        parameter.grad.mul_(min(1.0, max_norm / (norm + 1e-6)))
     return norm
 
 
@@ -285,15 +255,13 @@ def cut_gpt(net: nn.Module, group: Group) -> nn.Module:
     Raises
     ------
     SplitError
-        If the devices cannot have equally many heads, or a matrix that is cut occurs in several layers.
+        If the devices cannot have equally many heads, or a parameter in a block occurs in several layers.
     """
     net = deepcopy(net)
     blocks = [block for block in net.modules() if hasattr(block, "attention") and hasattr(block, "perceptron")]
-    attention, perceptron = ["query", "key", "value", "out"], ["up", "down"]
-    layers = [getattr(block.attention, name) for block in blocks for name in attention]
-    _require_alone(net, layers + [getattr(block.perceptron, name) for block in blocks for name in perceptron])
+    _require_alone(net, [m for block in blocks for m in (*block.attention.modules(), *block.perceptron.modules())])
     for block in blocks:
         heads = block.attention.query.out_features // block.attention.size
-        block.attention = CutModule(block.attention, group, attention[:3], attention[3], heads)
-        block.perceptron = CutModule(block.perceptron, group, perceptron[:1], perceptron[1])
+        block.attention = CutModule(block.attention, group, ["query", "key", "value"], "out", heads)
+        block.perceptron = CutModule(block.perceptron, group, ["up"], "down")
     return net

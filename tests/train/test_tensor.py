@@ -245,16 +245,13 @@ def test_a_layer_that_draws_no_numbers_is_cut(between):
     close(CutModule(whole, Group(NODES[:2]), ["up"], "down")(x), whole(x))
 
 
-def hooked():
-    layer = nn.Linear(4, 8)
-    layer.register_forward_hook(lambda *_: None)
-    return layer
-
-
-@pytest.mark.parametrize("layer", [parametrizations.weight_norm(nn.Linear(4, 8)), hooked(), nn.Conv1d(4, 8, 1)])
-def test_only_plain_linear_layers_are_cut(layer):
-    with pytest.raises(SplitError, match=rf"{type(layer).__name__} cannot be cut"):
-        cut_linear(layer, Group(NODES[:2]), 0)
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
+def test_only_plain_linear_layers_are_cut(kind):
+    hooked = nn.Linear(4, 8)
+    getattr(hooked, f"register_{kind}")(lambda *_: None)
+    for layer in hooked, parametrizations.weight_norm(nn.Linear(4, 8)), nn.Conv1d(4, 8, 1):
+        with pytest.raises(SplitError, match=rf"{type(layer).__name__} cannot be cut"):
+            cut_linear(layer, Group(NODES[:2]), 0)
 
 
 def test_tied_matrices_are_refused_by_name_unless_whole_blocks_are_the_same():

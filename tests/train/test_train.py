@@ -152,6 +152,12 @@ def test_the_mean_is_over_all_labels_if_an_example_has_several(kind):
     torch.testing.assert_close(run.weights, parameters_to_vector(model.parameters()) - gradient)
 
 
+def test_a_label_that_is_no_class_is_refused_before_the_loss_is_computed():
+    X, y = by_plan.digits().train
+    with pytest.raises(by_plan.GradientError, match="label -1 is not"):
+        by_plan.loss_and_gradient(net(), X[:4], y[:4] - y[:4] - 1, 4)
+
+
 def test_frozen_parameters_are_left_out_of_every_vector():
     model, (X, y) = net(), by_plan.digits().train
     model[0].requires_grad_(False)
