@@ -31,9 +31,9 @@ class Buckets:
     ----------
     parameters : iterable of Parameter
         In the order of sending: the last layer first, ``[*net.parameters()][::-1]``, because its gradients are ready
-        first.
+        first. Those that are frozen are left out.
     nbytes : int
-        The largest size of a bucket, unless a single gradient is larger.
+        The largest size of a bucket, unless a single gradient is larger. All gradients of a bucket have one type.
     send : callable
         ``send(flat)`` starts to replace a flat tensor by the sum over all workers and returns a :class:`Handle`, as
         ``partial(dist.all_reduce, async_op=True)`` does.
@@ -71,14 +71,14 @@ class Buckets:
 
     def _again(self) -> None:
         self._sent: list[tuple[Tensor, Handle]] = []
-        self._missing = [len(bucket) for bucket in self.buckets]
+        self._missing = [dict.fromkeys(bucket) for bucket in self.buckets]
 
-    def _ready(self, i: int, _: Tensor) -> None:
-        if not self._missing[i]:
+    def _ready(self, i: int, weight: nn.Parameter) -> None:
+        if weight not in self._missing[i]:
             raise BucketsError(text("buckets.twice"))
-        self._missing[i] -= 1
+        del self._missing[i][weight]
         while len(self._sent) < len(self.buckets) and not self._missing[len(self._sent)]:
-            flat = torch.cat([weight.grad.flatten() for weight in self.buckets[len(self._sent)]])
+            flat = torch.cat([weight.grad.to_dense().flatten() for weight in self.buckets[len(self._sent)]])
             self._sent.append((flat, self.send(flat)))
 
     def wait(self) -> None:
@@ -90,11 +90,12 @@ class Buckets:
             If a gradient was never computed, so that its bucket and those after it cannot be sent.
         """
         if len(self._sent) < len(self.buckets):
-            raise BucketsError(text("buckets.missing", count=sum(self._missing)))
+            missing = [weight for bucket in self._missing for weight in bucket]
+            raise BucketsError(text("buckets.missing", count=len(missing), shape=tuple(missing[0].shape)))
         for bucket, (flat, handle) in zip(self.buckets, self._sent, strict=True):
             handle.wait()
             for weight, piece in zip(bucket, flat.split([weight.numel() for weight in bucket]), strict=True):
-                weight.grad.copy_(piece.view_as(weight))
+                weight.grad = piece.view_as(weight)
         self._again()
 
     def close(self) -> None:
@@ -105,8 +106,10 @@ class Buckets:
 
 def _filled(parameters: Iterable[nn.Parameter], nbytes: int) -> list[list[nn.Parameter]]:
     buckets, room = [], 0
-    for weight in parameters:
-        if not buckets or weight.nbytes > room:
+    for weight in dict.fromkeys(parameters):
+        if not weight.requires_grad:
+            continue
+        if not buckets or weight.nbytes > room or weight.dtype != buckets[-1][0].dtype:
             buckets.append([])
             room = nbytes
         buckets[-1].append(weight)

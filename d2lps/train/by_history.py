@@ -8,7 +8,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps.messages import text
 from d2lps.simulate.waiting import History, HistoryError
-from d2lps.train.by_plan import Batch, batches, deterministic, loss_and_gradient
+from d2lps.train.by_plan import Batch, batches, deterministic, loss_and_gradient, trained
 
 
 def fit(
@@ -54,7 +54,7 @@ def fit(
     if isinstance(data, list) and len(data) != history.workers:
         raise HistoryError(text("history.data", given=len(data), workers=history.workers))
     net = copy.deepcopy(net)
-    weights = parameters_to_vector(net.parameters()).detach().clone()
+    weights = parameters_to_vector(trained(net).values()).detach().clone()
     velocity, versions = torch.zeros_like(weights), [weights]
     pushes = sum(len(step.pushes) for step in history.steps)
     by_worker = [batches(part, size, pushes) for part in data] if isinstance(data, list) else None
@@ -63,7 +63,7 @@ def fit(
         for step in history.steps:
             total = torch.zeros_like(weights)
             for push in step.pushes:
-                vector_to_parameters(versions[push.read], net.parameters())
+                vector_to_parameters(versions[push.read], trained(net).values())
                 X, y = next(by_worker[push.rank] if by_worker else shared)
                 total += loss_and_gradient(net, X, y, count=len(y))[1]
             velocity = momentum * velocity + total / len(step.pushes)

@@ -22,13 +22,19 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from d2lps.carriers.base import Carrier
 from d2lps.carriers.execute import run
 from d2lps.carriers.here import Here
+from d2lps.messages import text
 from d2lps.messages.counted import counted
+from d2lps.messages.raised import Brief
 from d2lps.plan.acts import updates
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
 from d2lps.trace import Trace
 
 Batch = tuple[Tensor, Tensor]
+
+
+class GradientError(Brief, ValueError):
+    """A network or labels of which the devices' gradients would not add up to that of the whole minibatch."""
 
 
 class Digits(NamedTuple):
@@ -50,9 +56,9 @@ class Run(NamedTuple):
     Parameters
     ----------
     losses
-        the mean over the minibatch, for each step.
+        the mean over all labels of the minibatch, for each step.
     weights
-        the final weights, as one flat tensor.
+        the final weights, as one flat tensor, without those that are frozen.
     traces
         the trace of each step, if a plan was run.
     """
@@ -153,17 +159,55 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
     X, y
         images and labels of a part of a minibatch.
     count
-        the size of the whole minibatch, so that the parts' losses and gradients add up to those of the minibatch.
+        the size of the whole minibatch, so that the parts' losses and gradients add up to the mean over all its labels.
 
     Returns
     -------
     tuple
-        the loss, a float, and the gradient, a flat tensor.
+        the loss, a float, and the gradient, a flat tensor, without parameters that are frozen.
     """
-    net.zero_grad(set_to_none=False)
-    loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / count
+    if len(y) < count:
+        require_examples_apart(net)
+    net.zero_grad()
+    labels = count * labels_each(y)
+    loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / labels
     loss.backward()
-    return loss.item(), parameters_to_vector([p.grad for p in net.parameters()]).detach()
+    return loss.item(), parameters_to_vector(gradients_of(net)).detach()
+
+
+def labels_each(y: Tensor) -> int:
+    """Return the number of labels of an example. Raises GradientError if cross_entropy would leave some of them out."""
+    if y.is_floating_point():  # probabilities: y.shape[1] is the number of classes
+        return y.shape[2:].numel()
+    if y.numel() and y.min() < 0:
+        raise GradientError(text("gradient.labels", label=y.min().item()))
+    return y.shape[1:].numel()
+
+
+def require_examples_apart(net: nn.Module) -> None:
+    """Raise GradientError if a layer computes something else on a part of a minibatch, as dropout and BatchNorm do."""
+    for name, layer in net.named_modules():
+        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+        if layer.training and (drops or isinstance(layer, nn.modules.batchnorm._BatchNorm)):
+            raise GradientError(text("gradient.whole", name=name, layer=type(layer).__name__))
+
+
+def trained(net: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are not frozen, by name; they have one type. Raises GradientError if not."""
+    parameters = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    if not parameters:
+        raise GradientError(text("gradient.nothing"))
+    if len(types := {str(weight.dtype) for weight in parameters.values()}) > 1:
+        raise GradientError(text("gradient.types", types=" ".join(sorted(types))))
+    return parameters
+
+
+def gradients_of(net: nn.Module) -> list[Tensor]:
+    """Return the gradients of parameters that are not frozen, made dense. Raises GradientError if one is missing."""
+    for name, weight in trained(net).items():
+        if weight.grad is None:
+            raise GradientError(text("gradient.unused", name=name))
+    return [weight.grad.to_dense() for weight in trained(net).values()]
 
 
 def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batch]:
@@ -221,6 +265,9 @@ def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> di
 def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, carrier: Carrier | None = None) -> Run:
     """Train copies of ``net`` on the devices that hold gradients in ``plan``, whose servers update the weights.
 
+    The loss is the mean cross-entropy over all labels of a minibatch. GradientError refuses networks and labels of
+    which the devices' gradients would not add up to that of one device.
+
     Parameters
     ----------
     net
@@ -241,7 +288,7 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, torch.device("cpu"))
     workers = list(dict.fromkeys(node for node, _ in plan.holds))
     servers = list(dict.fromkeys(act.node for step in plan.steps for act in updates(step)))
-    result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
+    result = Run([], parameters_to_vector(trained(net).values()).detach().clone(), [])
     with deterministic():
         copies = {worker: copy.deepcopy(net).to(places[worker]) for worker in workers}
         weights = {server: result.weights.to(places[server], copy=True) for server in servers}
@@ -255,9 +302,9 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
             held = buffers(plan, {worker: gradient for worker, (_, gradient) in computed.items()}, carrier)
             result.traces.append(run(plan, held, carrier, weights=weights, memory=memory))
             for worker in workers:
-                vector_to_parameters(held[worker], copies[worker].parameters())
+                vector_to_parameters(held[worker], trained(copies[worker]).values())
             result.losses.append(sum(loss for loss, _ in computed.values()))
-        result.weights.copy_(parameters_to_vector(copies[workers[0]].parameters()).detach())
+        result.weights.copy_(parameters_to_vector(trained(copies[workers[0]]).values()).detach())
     return result
 
 
@@ -294,7 +341,7 @@ def one_device(
         losses and final weights; it has no traces.
     """
     net = copy.deepcopy(net).to(device)
-    result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
+    result = Run([], parameters_to_vector(trained(net).values()).detach().clone(), [])
     memory: dict = {}
     with deterministic():
         for X, y in counted(batches(data, size, steps), of=steps):
@@ -307,7 +354,7 @@ def one_device(
                 loss = sum(loss for loss, _ in computed)
                 total = added(in_turn, {name: gradient for name, (_, gradient) in zip(workers, computed, strict=True)})
             RULES["sgd"](result.weights, total, memory, lr=lr, momentum=momentum)
-            vector_to_parameters(result.weights.clone(), net.parameters())
+            vector_to_parameters(result.weights.clone(), trained(net).values())
             result.losses.append(loss)
     return result._replace(weights=result.weights.cpu())
 
@@ -355,7 +402,7 @@ def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
         from 0 to 1.
     """
     net = copy.deepcopy(net).cpu()
-    vector_to_parameters(weights.cpu(), net.parameters())
+    vector_to_parameters(weights.cpu(), trained(net).values())
     X, y = data
     with torch.no_grad():
         return (net(X).argmax(dim=1) == y).float().mean().item()

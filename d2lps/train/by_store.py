@@ -29,7 +29,7 @@ from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
 from d2lps.messages.counted import counted
 from d2lps.plan.optimizers import RULES
-from d2lps.train.by_plan import Batch, Run, batches, deterministic, loss_and_gradient, split
+from d2lps.train.by_plan import Batch, Run, batches, deterministic, gradients_of, loss_and_gradient, split, trained
 from d2lps.train.checkpoints import Checkpoints
 
 Rule = tuple[str, Mapping[str, float]]
@@ -85,6 +85,7 @@ def work(
 ) -> Worked:
     """Train ``net``, in place, as the worker ``store.rank``, together with the other workers.
 
+    The loss is the mean cross-entropy over all labels of a minibatch of all workers; frozen parameters are no keys.
     At the end the workers wait for each other: the slowest may be behind by less than the store's deadline.
 
     Parameters
@@ -129,18 +130,17 @@ def work(
     if not devices:
         raise Refused(text("store.no-devices"))
     copies = [copy.deepcopy(net).to(device) for device in devices]
-    parameters = list(zip(*(replica.parameters() for replica in copies), strict=True))
-    names = [name for name, _ in net.named_parameters()]
-    fresh = [torch.empty_like(weight, device=CPU) for weight in net.parameters()]
+    names = [*trained(net)]
+    fresh = [torch.empty_like(weight, device=CPU) for weight in trained(net).values()]
 
     def renew() -> None:
         with torch.no_grad():
             for replica in (net, *copies):
-                for weight, new in zip(replica.parameters(), fresh, strict=True):
+                for weight, new in zip(trained(replica).values(), fresh, strict=True):
                     weight.copy_(new)
 
     rule, numbers = update
-    store.init(names, list(net.parameters()))
+    store.init(names, [*trained(net).values()])
     store.set_optimizer(rule, **numbers)
     resumed = checkpoints and checkpoints.resume()
     before = resumed.steps if resumed else 0
@@ -153,9 +153,8 @@ def work(
             loss_and_gradient(replica, *piece, count=size)[0]
             for replica, piece in zip(copies, split(*part, devices), strict=True)
         ]
-        gradients = [[weight.grad for weight in same] for same in parameters]
         time.sleep(pause)
-        store.pushpull(names, gradients, out=fresh)
+        store.pushpull(names, [*map(list, zip(*map(gradients_of, copies), strict=True))], out=fresh)
         renew()  # only now, because a pull that fails may have brought some keys and not the others
         worked.losses.append(sum(losses))
         worked.seconds.append(time.perf_counter() - start)
@@ -263,7 +262,7 @@ def _curve(
         mine = copy.deepcopy(net)
 
         def after(step: int) -> None:
-            weights.append(parameters_to_vector(mine.parameters()).detach())
+            weights.append(parameters_to_vector(trained(mine).values()).detach())
             staleness.append(step - _slowest(cluster))
 
         return work(
@@ -293,7 +292,7 @@ def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
         images and labels.
     """
     net, (X, y) = copy.deepcopy(net).cpu(), data
-    vector_to_parameters(weights.cpu(), net.parameters())
+    vector_to_parameters(weights.cpu(), trained(net).values())
     with torch.no_grad():
         return nn.functional.cross_entropy(net(X), y).item()
 
@@ -334,8 +333,8 @@ def in_turn(
     (True, True)
     """
     net, (rule, numbers) = copy.deepcopy(net).to(device), update
-    weights = parameters_to_vector(net.parameters()).detach().cpu().clone()
-    sizes = [weight.numel() for weight in net.parameters()]
+    weights = parameters_to_vector(trained(net).values()).detach().cpu().clone()
+    sizes = [weight.numel() for weight in trained(net).values()]
     losses, memory = [], [{} for _ in sizes]
     with deterministic():
         for X, y in counted(batches(data, require_count("size", size), steps), of=steps):
@@ -347,6 +346,6 @@ def in_turn(
             total = reduce(add, [reduce(add, [gradient for _, gradient in mine]) for mine in done]).cpu()
             for key in zip(weights.split(sizes), total.split(sizes), memory, strict=True):
                 RULES[rule](*key, **numbers)
-            vector_to_parameters(weights.to(device, copy=True), net.parameters())
+            vector_to_parameters(weights.to(device, copy=True), trained(net).values())
             losses.append(sum(sum(loss for loss, _ in mine) for mine in done))
     return Run(losses, weights, [])

@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
-from d2lps.train.by_plan import Batch, batches, deterministic, loss_and_gradient
+from d2lps.train.by_plan import Batch, batches, deterministic, loss_and_gradient, trained
 
 LARGEST = 448.0  # the largest number of float8_e4m3fn; each piece is scaled so that its largest entry becomes this
 
@@ -181,7 +181,7 @@ def fit(
     if h < 1 or steps % h:
         raise CompressError(text("compress.steps", steps=steps, h=h))
     net, send = copy.deepcopy(net), send or Lowered()
-    weights = parameters_to_vector(net.parameters()).detach().clone()
+    weights = parameters_to_vector(trained(net).values()).detach().clone()
     velocity, data = torch.zeros_like(weights), [batches(part, size, steps) for part in parts]
     with deterministic():
         for _ in range(steps // h):
@@ -189,7 +189,7 @@ def fit(
             for mine in data:
                 own = weights
                 for _ in range(h):
-                    vector_to_parameters(own, net.parameters())
+                    vector_to_parameters(own, trained(net).values())
                     own = own - lr * loss_and_gradient(net, *next(mine), count=size)[1]
                 differences.append(weights - own)
             mean = send(differences)

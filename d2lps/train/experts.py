@@ -140,7 +140,7 @@ class Experts(nn.Module):
 
     def sum_router(self) -> None:
         """Add up the gradients of the router over all processes; in one process they are."""
-        if self.carrier is not None:
+        if self.carrier is not None and self.router.weight.requires_grad:
             run(ring(self.devices), self.router.weight.grad.view(-1), self.carrier)
 
 

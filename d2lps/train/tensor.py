@@ -15,11 +15,13 @@ The backward pass needs one more: each device has a part of the gradient of the 
 the functions f and g of Megatron-LM (Shoeybi et al., 2019): :meth:`Group.to_all` and :meth:`Group.from_all`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import gelu  # noqa: F401 – for the example
 
 from d2lps.algorithms.rings import ring
@@ -30,11 +32,11 @@ from d2lps.messages.raised import Brief
 from d2lps.plan.parse import names
 from d2lps.trace import Trace
 
-__all__ = ["ColumnLinear", "Group", "RowLinear", "SplitError", "cut_gpt", "cut_linear"]
+__all__ = ["ColumnLinear", "CutModule", "Group", "RowLinear", "SplitError", "clip", "cut_gpt", "cut_linear"]
 
 
 class SplitError(Brief, ValueError):
-    """A layer whose heads or columns cannot be dealt out in equal numbers."""
+    """A layer whose heads or columns cannot be dealt out, or whose parts would not make up the whole."""
 
 
 class Group:
@@ -71,7 +73,7 @@ class Group:
         """Return the sum of the parts of all devices."""
         if self.plan is None:
             return parts[0]
-        buffers = {node: part.flatten().clone() for node, part in zip(self.mine, parts, strict=True)}
+        buffers = {node: part.to_dense().flatten().clone() for node, part in zip(self.mine, parts, strict=True)}
         self.traces.append(run(self.plan, buffers, self.carrier))
         return buffers[self.mine[0]].view(parts[0].shape)
 
@@ -106,15 +108,22 @@ class _FromAll(torch.autograd.Function):
         return None, *[gradient] * ctx.count
 
 
+class _Part(nn.Linear):
+    """A part of a linear layer; by its type, :func:`clip` knows that other devices have other parameters here."""
+
+
 def cut_linear(whole: nn.Linear, group: Group, dim: int, pieces: int | None = None) -> nn.ModuleList:
     """Return the part of a linear layer of each device: of the outputs (dim 0), or of the inputs, without the bias."""
+    if type(whole) is not nn.Linear or any(hooks for name, hooks in vars(whole).items() if name.endswith("_hooks")):
+        raise SplitError(text("split.layer", layer=type(whole).__name__))
     has_bias = dim == 0 and whole.bias is not None
     biases = group.cut(whole.bias, 0, pieces) if has_bias else [None] * len(group.mine)
     parts = nn.ModuleList()
     for weight, bias in zip(group.cut(whole.weight, dim, pieces), biases, strict=True):
-        part = nn.Linear(weight.shape[1], weight.shape[0], has_bias, device="meta")  # no room for other weights
-        part.weight, part.bias = nn.Parameter(weight), nn.Parameter(bias) if has_bias else None
-        parts.append(part)
+        part = _Part(weight.shape[1], weight.shape[0], has_bias, device="meta")  # no room for other weights
+        part.weight = nn.Parameter(weight, whole.weight.requires_grad)
+        part.bias = nn.Parameter(bias, whole.bias.requires_grad) if has_bias else None
+        parts.append(part.train(whole.training))
     return parts
 
 
@@ -123,7 +132,7 @@ class ColumnLinear(nn.Module):
 
     def __init__(self, whole: nn.Linear, group: Group, pieces: int | None = None):
         super().__init__()
-        self.parts = cut_linear(whole, group, 0, pieces)
+        self.parts, self.training = cut_linear(whole, group, 0, pieces), whole.training
 
     def forward(self, copies: Sequence[Tensor]) -> list[Tensor]:
         """Return what each device makes of its copy of the input."""
@@ -135,8 +144,8 @@ class RowLinear(nn.Module):
 
     def __init__(self, whole: nn.Linear, group: Group, pieces: int | None = None):
         super().__init__()
-        self.group, self.parts = group, cut_linear(whole, group, 1, pieces)
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
+        self.group, self.parts, self.training = group, cut_linear(whole, group, 1, pieces), whole.training
+        self.bias = deepcopy(whole.bias)
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the whole output, from the part of the input of each device."""
@@ -146,6 +155,10 @@ class RowLinear(nn.Module):
 
 class CutModule(nn.Module):
     """A module that begins with columns and ends with rows: its parts, one per device, make partial sums.
+
+    What lies between must compute each piece of the columns by itself. All devices have a copy of its other
+    parameters, such as the scale of a normalization of each head: the gradients of the copies are added up. What
+    devices would compute differently raises SplitError: random numbers, changed buffers, more columns than are there.
 
     Parameters
     ----------
@@ -163,18 +176,65 @@ class CutModule(nn.Module):
 
     def __init__(self, whole: nn.Module, group: Group, columns: Sequence[str], row: str, pieces: int | None = None):
         super().__init__()
-        self.group, self.parts = group, nn.ModuleList(deepcopy(whole) for _ in group.mine)
-        for name in (*columns, row):
-            layers = cut_linear(getattr(whole, name), group, int(name == row), pieces)
+        _require_alone(whole, [getattr(whole, name) for name in (*columns, row)])
+        self.group, self.training = group, whole.training
+        cut = {name: cut_linear(getattr(whole, name), group, int(name == row), pieces) for name in (*columns, row)}
+        self.bias = deepcopy(getattr(whole, row).bias)
+        rest = deepcopy(whole, {id(getattr(whole, name)): nn.Identity() for name in cut})
+        shared = {id(parameter): parameter for parameter in rest.parameters()}  # by the parts of this process
+        members = [module.named_parameters(at, False, False) for at, module in rest.named_modules()]
+        self.copied = [name for each in members for name, _ in each]  # tied ones under each of their names
+        self.parts = nn.ModuleList(deepcopy(rest, {**shared}) for _ in group.mine)
+        for name, layers in cut.items():
             for part, layer in zip(self.parts, layers, strict=True):
                 setattr(part, name, layer)
-        bias = getattr(whole, row).bias
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum of what the parts make of x, and the bias."""
-        y = self.group.from_all([part(copy) for part, copy in zip(self.parts, self.group.to_all(x), strict=True)])
+        own = {name: self.parts[0].get_parameter(name) for name in self.copied}
+        copies = {parameter: self.group.to_all(parameter) for parameter in own.values()}
+        sums = []
+        for i, (part, mine) in enumerate(zip(self.parts, self.group.to_all(x), strict=True)):
+            copied, before = {name: copies[own[name]][i] for name in own}, _state(part, x)
+            try:
+                sums.append(functional_call(part, copied, mine, tie_weights=False))  # True breaks modules used twice
+            except RuntimeError as error:
+                raise SplitError(text("split.part", module=type(part).__name__, why=error)) from error
+            if len(self.group.devices) > 1 and _state(part, x) != before:
+                raise SplitError(text("split.own", module=type(part).__name__))
+        y = self.group.from_all(sums)
         return y if self.bias is None else y + self.bias
+
+
+def _state(part: nn.Module, x: Tensor) -> list:
+    drawn = torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
+    return [drawn.tolist(), *(buffer._version for buffer in part.buffers())]
+
+
+def _require_alone(net: nn.Module, layers: Sequence[nn.Module]) -> None:
+    """Raise SplitError if a parameter of these layers of ``net`` occurs in another one, too, or one layer twice."""
+    places = [*layers, *({*net.modules()} - {*layers})]
+    uses = Counter(parameter for module in places for parameter in module.parameters(recurse=False))
+    cut = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    for name, parameter in net.named_parameters():
+        if parameter in cut and uses[parameter] > 1:
+            raise SplitError(text("split.tied", name=name))
+
+
+def clip(net: nn.Module, group: Group, max_norm: float) -> float:
+    """Scale the gradients of a model so that their norm over all devices is ``max_norm`` at most; return that before.
+
+    Parts of matrices count on every device, copied parameters once. All processes call this function together.
+    """
+    cut = {parameter for part in net.modules() if isinstance(part, _Part) for parameter in part.parameters()}
+    squares, ready = torch.zeros(2), [parameter for parameter in net.parameters() if parameter.grad is not None]
+    for parameter in ready:
+        squares[int(parameter in cut)] += torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).cpu() ** 2
+    others = [torch.zeros(1)] * (len(group.mine) - 1)  # the parts of all devices of this process are in the first
+    norm = float((squares[0] + group.all_reduce([squares[1:], *others])).sqrt())
+    for parameter in ready:
+        parameter.grad.mul_(min(1.0, max_norm / (norm + 1e-6)))
+    return norm
 
 
 def cut_gpt(net: nn.Module, group: Group) -> nn.Module:
@@ -195,12 +255,13 @@ def cut_gpt(net: nn.Module, group: Group) -> nn.Module:
     Raises
     ------
     SplitError
-        If the devices cannot have equally many heads.
+        If the devices cannot have equally many heads, or a parameter in a block occurs in several layers.
     """
     net = deepcopy(net)
-    for block in net.modules():
-        if hasattr(block, "attention") and hasattr(block, "perceptron"):
-            heads = block.attention.query.out_features // block.attention.size
-            block.attention = CutModule(block.attention, group, ["query", "key", "value"], "out", heads)
-            block.perceptron = CutModule(block.perceptron, group, ["up"], "down")
+    blocks = [block for block in net.modules() if hasattr(block, "attention") and hasattr(block, "perceptron")]
+    _require_alone(net, [m for block in blocks for m in (*block.attention.modules(), *block.perceptron.modules())])
+    for block in blocks:
+        heads = block.attention.query.out_features // block.attention.size
+        block.attention = CutModule(block.attention, group, ["query", "key", "value"], "out", heads)
+        block.perceptron = CutModule(block.perceptron, group, ["up"], "down")
     return net

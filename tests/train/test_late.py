@@ -121,7 +121,7 @@ def test_a_gradient_that_never_comes_is_told_and_so_is_one_that_comes_twice(log)
     unused = nn.Parameter(torch.ones(2))
     buckets = Buckets([*net.parameters(), unused][::-1], 1, Sent)
     backward(net)
-    with pytest.raises(BucketsError, match="1 gradients"):
+    with pytest.raises(BucketsError, match=r"1 gradients never came, the first of a parameter of shape \(2,\)"):
         buckets.wait()
     buckets.close()
     net.zero_grad()
@@ -132,6 +132,18 @@ def test_a_gradient_that_never_comes_is_told_and_so_is_one_that_comes_twice(log)
     with pytest.raises(BucketsError, match=r"wait\(\)"):
         backward(net)
     again.close()
+
+
+def test_a_bucket_has_one_type_and_no_frozen_parameter_and_none_twice(log):
+    sizes = [(torch.float32, 4), (torch.float32, 2), (torch.bfloat16, 3), (torch.float32, 1)]
+    weights = [nn.Parameter(torch.ones(size, dtype=dtype)) for dtype, size in sizes]
+    frozen = nn.Parameter(torch.ones(5), requires_grad=False)
+    buckets = Buckets([weights[0], frozen, *weights, weights[1]], 24, Sent)
+    assert [[weight.numel() for weight in bucket] for bucket in buckets.buckets] == [[4, 2], [3], [1]]
+    sum(weight.float().sum() for weight in weights).backward()
+    buckets.wait()
+    assert log == [24, 6, 4] and all(weight.grad.eq(2).all() for weight in weights)
+    buckets.close()
 
 
 def delayed(tau, lr, momentum=0.0, steps=144):

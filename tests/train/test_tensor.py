@@ -1,14 +1,17 @@
 """Layers whose matrices are cut: the gradients of one device, four all-reduces per block, and refusals."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from helpers.ranks import ranks
 from torch import nn
-from torch.nn.functional import gelu
+from torch.nn.functional import dropout, gelu
+from torch.nn.utils import clip_grad_norm_, parametrizations
 
 from d2lps import Processes
 from d2lps.train.gpt import GPT, examples, loss, prose
-from d2lps.train.tensor import ColumnLinear, CutModule, Group, RowLinear, SplitError, cut_gpt
+from d2lps.train.tensor import ColumnLinear, CutModule, Group, RowLinear, SplitError, clip, cut_gpt, cut_linear
 
 NODES = ["a", "b", "c", "d"]
 LAYERS, WIDTH, CONTEXT, EXAMPLES = 2, 24, 10, 3
@@ -122,3 +125,146 @@ def test_what_cannot_be_dealt_out_is_refused():
         cut_gpt(net, Group(NODES[:2]))
     with pytest.raises(SplitError, match="9 heads or columns cannot be dealt to 4 devices"):
         ColumnLinear(whole, Group(NODES))
+
+
+class Between(nn.Module):
+    """Columns, rows, and a module between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.between, self.down = nn.Linear(6, 8), between, nn.Linear(8, 6)
+
+    def forward(self, x):
+        return self.down(self.between(self.up(x)))
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Pairs(nn.Module):
+    """A normalization of each pair of columns, as that of the queries of a head, and a scale that occurs twice."""
+
+    def __init__(self, size=1):
+        super().__init__()
+        self.norm, self.scale = nn.RMSNorm(2), nn.Parameter(torch.full([size], 1.5))
+        self.again = Function(None)
+        self.again.scale = self.scale
+
+    def forward(self, x):
+        return gelu(self.norm((x * self.scale).unflatten(-1, (-1, 2))).flatten(-2)) * self.again.scale
+
+
+def train(net, clipped, steps=3):
+    """Return the weights and the norm of the gradient of each step."""
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+    optimizer, norms = torch.optim.SGD(net.parameters(), lr=0.1), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        norms.append(float(clipped(net)))
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in net.named_parameters()}, norms
+
+
+def train_cut(net, group):
+    return train(CutModule(net, group, ["up"], "down", 4), lambda net: clip(net, group, 2.0))
+
+
+def check_trained(ours, norms, part, count):
+    """Compare the part of a device with the weights of one device that is clipped by PyTorch."""
+    right, wanted = train(Between(Pairs()), lambda net: clip_grad_norm_(net.parameters(), 2.0))
+    assert norms == pytest.approx(wanted, rel=1e-4) and min(norms) > 2
+    cut = {"up.weight": 0, "up.bias": 0, "down.weight": 1}
+    for name, weight in right.items():
+        weight = weight.chunk(count, cut[name])[part] if name in cut else weight
+        torch.testing.assert_close(ours["bias" if name == "down.bias" else name], weight, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_copied_parameters_have_the_whole_gradient_and_count_once_in_the_norm(count):
+    weights, norms = train_cut(Between(Pairs()), Group(NODES[:count]))
+    assert sum("between" in name for name in weights) == 2  # one object for all devices of a process
+    for part in range(count):
+        named = {name.replace("parts.0.between", f"parts.{part}.between"): weight for name, weight in weights.items()}
+        check_trained({name.removeprefix(f"parts.{part}."): named[name] for name in named}, norms, part, count)
+
+
+def train_on_a_process(rank, count):
+    torch.set_num_threads(1)
+    carrier = rank.carrier(Processes, backend="gloo")
+    result = train_cut(Between(Pairs()), Group(NODES[:count], carrier))
+    carrier.close()
+    return result
+
+
+@pytest.mark.slow(5)
+def test_copied_parameters_stay_equal_on_all_processes():
+    for part, (weights, norms) in enumerate(ranks()(train_on_a_process, 2, n=2)):
+        check_trained({name.removeprefix("parts.0."): weight for name, weight in weights.items()}, norms, part, 2)
+
+
+def test_a_cut_keeps_what_is_frozen_the_types_the_mode_and_the_order_of_modules():
+    whole = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)).bfloat16().eval()
+    whole[0].weight.requires_grad = whole[2].bias.requires_grad = False
+    cut, x = CutModule(whole, Group(NODES[:2]), ["0"], "2"), torch.randn(3, 4).bfloat16()
+    torch.testing.assert_close(cut(x), whole(x), rtol=0.02, atol=0.02)
+    frozen = {name for name, parameter in cut.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"bias", "parts.0.0.weight", "parts.1.0.weight"}
+    assert {parameter.dtype for parameter in cut.parameters()} == {torch.bfloat16}
+    layers = ColumnLinear(whole[0], Group(NODES)), RowLinear(whole[2], Group(NODES)), *cut.parts
+    assert not any(layer.training for layer in layers)
+    assert not layers[1].bias.requires_grad and not any(part.weight.requires_grad for part in layers[0].parts)
+
+
+@pytest.mark.parametrize(
+    "between, sentence",
+    [
+        (nn.Dropout(0.5), "random numbers"),
+        (Function(dropout), "random numbers"),
+        (nn.BatchNorm1d(4), "statistics"),
+        (nn.LayerNorm(8), "Between does not work with a part of its columns"),
+        (Pairs(8), "Between does not work with a part of its columns"),
+    ],
+)
+def test_a_layer_that_devices_would_compute_differently_is_refused(between, sentence):
+    cut = CutModule(Between(between), Group(NODES[:2]), ["up"], "down")
+    with pytest.raises(SplitError, match=sentence):
+        cut(torch.randn(2, 4, 6))
+
+
+@pytest.mark.parametrize("between", [nn.Dropout(0.0), nn.Dropout(0.5).eval(), nn.ReLU(inplace=True)])
+def test_a_layer_that_draws_no_numbers_is_cut(between):
+    whole, x = Between(between), torch.randn(2, 4, 6)
+    close(CutModule(whole, Group(NODES[:2]), ["up"], "down")(x), whole(x))
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
+def test_only_plain_linear_layers_are_cut(kind):
+    hooked = nn.Linear(4, 8)
+    getattr(hooked, f"register_{kind}")(lambda *_: None)
+    for layer in hooked, parametrizations.weight_norm(nn.Linear(4, 8)), nn.Conv1d(4, 8, 1):
+        with pytest.raises(SplitError, match=rf"{type(layer).__name__} cannot be cut"):
+            cut_linear(layer, Group(NODES[:2]), 0)
+
+
+def test_tied_matrices_are_refused_by_name_unless_whole_blocks_are_the_same():
+    group, (net, batch) = Group(NODES[:2]), small_gpt()
+    same = nn.Sequential(net[0], net[1], net[1], net[3])
+    close(cut_gpt(same, group)(batch[0]), same(batch[0]))
+    matrix, attention, joined = net, deepcopy(net), deepcopy(net)
+    matrix[2].perceptron.up.weight = matrix[1].perceptron.up.weight
+    attention[2].attention = attention[1].attention
+    for tied, name in (matrix, "1.perceptron.up.weight"), (attention, "1.attention.query.weight"):
+        with pytest.raises(SplitError, match=f"{name} occurs in several layers"):
+            cut_gpt(tied, group)
+    joined[3][1].weight = joined[0].bytes.weight  # not cut: it stays one parameter
+    cut = cut_gpt(joined, group)
+    step(cut, batch), step(joined, batch)
+    close(cut[0].bytes.weight.grad, joined[0].bytes.weight.grad)

@@ -8,9 +8,9 @@ from helpers.nets import net
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from d2lps import Here, aggregate_at, sharded
+from d2lps import Here, aggregate_at, sharded, simulate
 from d2lps.notebook.d2l_compat import d2l
-from d2lps.train import by_plan
+from d2lps.train import by_history, by_plan, compress
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 LR, MOMENTUM = 0.03, 0.9
@@ -136,3 +136,40 @@ def test_the_same_network_on_a_copy_is_the_same():
         first = by_plan.loss_and_gradient(model, X, y, 16)
         second = by_plan.loss_and_gradient(copy.deepcopy(model), X, y, 16)
     assert first[0] == second[0] and torch.equal(first[1], second[1])
+
+
+@pytest.mark.parametrize("kind", ["classes", "probabilities"])
+def test_the_mean_is_over_all_labels_if_an_example_has_several(kind):
+    torch.manual_seed(0)
+    model, X = nn.Conv1d(3, 4, 1), torch.randn(7, 3, 5)
+    y = torch.randint(4, (7, 5)) if kind == "classes" else torch.rand(7, 4, 5).softmax(1)
+    right = copy.deepcopy(model)
+    loss = nn.functional.cross_entropy(right(X), y)
+    loss.backward()
+    gradient = parameters_to_vector([weight.grad for weight in right.parameters()])
+    run = by_plan.parallel(model, sharded(["a", "b"], update=("sgd", {"lr": 1.0})), (X, y), 7, 1)
+    torch.testing.assert_close(run.losses, [loss.item()])
+    torch.testing.assert_close(run.weights, parameters_to_vector(model.parameters()) - gradient)
+
+
+def test_a_label_that_is_no_class_is_refused_before_the_loss_is_computed():
+    X, y = by_plan.digits().train
+    with pytest.raises(by_plan.GradientError, match="label -1 is not"):
+        by_plan.loss_and_gradient(net(), X[:4], y[:4] - y[:4] - 1, 4)
+
+
+def test_frozen_parameters_are_left_out_of_every_vector():
+    model, (X, y) = net(), by_plan.digits().train
+    model[0].requires_grad_(False)
+    last, right = [*model[3].parameters()], copy.deepcopy(model)
+    optimizer = torch.optim.SGD(right.parameters(), lr=0.1)
+    nn.functional.cross_entropy(right(X[:64]), y[:64]).backward()
+    optimizer.step()
+    history = simulate.synchronous(workers=2, steps=1, seconds=lambda random, rank: 1.0)
+    for weights in (
+        by_history.fit(model, (X, y), 32, history, lr=0.1)[-1],
+        compress.fit(model, [(X[:32], y[:32]), (X[32:64], y[32:64])], 32, 1, lr=0.1).weights,
+    ):
+        torch.testing.assert_close(weights, parameters_to_vector(right[3].parameters()))
+    found, wanted = by_plan.accuracy(model, weights, (X, y)), by_plan.accuracy(right, weights, (X, y))
+    assert found == wanted and torch.equal(parameters_to_vector(last), parameters_to_vector(model[3].parameters()))
