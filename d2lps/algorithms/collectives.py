@@ -356,7 +356,7 @@ def all_to_all(
     whose way has bit t set go 2^(t−1) places further, so that a part travels as often as its way has bits.
 
     Steps: n−1, or ⌈lg n⌉ with few steps. Every node sends and receives (n−1)/n·S, or S/2 per step if n is a power of
-    two. Step by step: (n−1)·α + (n−1)/n·S/b, or ⌈lg n⌉·(α + S/(2b)).
+    two, else less. Step by step: (n−1)·α + (n−1)/n·S/b, or at most ⌈lg n⌉·(α + S/(2b)).
 
     Beyond 64 nodes keys and steps are described, not stored. Ten thousand nodes are costed in seconds if the topology
     looks the same from many of them; one slow GPU among so many takes hours.

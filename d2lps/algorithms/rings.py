@@ -201,7 +201,7 @@ def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     2. All-gather, n−1 steps: every node then holds all keys.
 
     Steps: 2(n−1). Every node sends and receives 2(n−1)/n·S, half of it to each neighbor. Step by step, if the links to
-    the two neighbors are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port it takes as long as
+    the two neighbors are separate (n ≥ 3): 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port it takes as long as
     :func:`ring`, which already fills both directions of the port.
 
     Parameters

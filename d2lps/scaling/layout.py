@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
     @property
     def waiting(self) -> float:
-        """The micro-batches that the first stage of 1F1B keeps at once: min(m, p), or p + (p−1)/v if interleaved."""
+        """The micro-batches that the first stage of 1F1B keeps at once: min(m, p + (p−1)/v), or min(m, p) for v = 1."""
         return min(self.batches, self.pipeline + ((self.pipeline - 1) / self.chunks if self.chunks > 1 else 0))
 
     @property

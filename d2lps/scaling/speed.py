@@ -2,8 +2,8 @@
 
 The time of a micro-batch on a GPU is that of its FLOPs, at a share e of the peak; of its saved bytes, which cross the
 memory seven times (twice in the forward pass, twice more if recomputed, three times in the backward pass); and of its
-messages. Pipelines add (p−1)/v micro-batches of idle time, replicas an all-reduce, and Adam 32 bytes per
-parameter.
+messages. Pipelines add (p−1)/v micro-batches of idle time for m ≥ p, and p − m + (m−1)/v below; replicas add an
+all-reduce, and Adam 32 bytes per parameter.
 """
 
 from dataclasses import replace
@@ -193,7 +193,8 @@ def step(
     data = bytes_of["data"] / (gpu.inside if layout.gpus <= per_node else gpu.outside)
     update = UPDATE * model.parameters / (t * p) / (layout.sharers if layout.stage else 1) / gpu.reading
     parts = {name: m * time for name, time in slot.items()}
-    return parts | {"bubble": (p - 1) / layout.chunks * one, "data": max(0.0, data - hidden), "update": update}
+    idle = max((p - 1) / layout.chunks, p - m + (m - 1) / layout.chunks)
+    return parts | {"bubble": idle * one, "data": max(0.0, data - hidden), "update": update}
 
 
 def throughput(run: Published, share: float | None = None, crossings: float = CROSSINGS) -> float:

@@ -99,8 +99,13 @@ def one_f_one_b(stages: int, micro: int) -> Table:
 def interleaved(devices: int, micro: int, chunks: int) -> Table:
     """1F1B with several stages per device: device i has the stages i, i+p, i+2p, …
 
-    Micro-batches go through the chunks in groups of p, so that a device begins sooner. The bubble is
-    (p−1)/(vm+p−1) of the total time, with v chunks; a stage passes on v times as many activations.
+    Micro-batches go through the chunks in groups of p, so that a device begins sooner. With v chunks the bubble is
+    (p−1)/(vm+p−1) of the total time for m ≥ p. For m < p it is more: the total is vp+m−1 forward and backward passes
+    of a stage, of which a device does vm. A device passes on v times as many activations.
+
+    Device i begins with 2(p−i−1) + (v−1)p + 1 forward passes, as in Megatron-LM; so device 0 saves up to p + (p−1)/v
+    micro-batches. With p−i−1 in place of 2(p−i−1) it would save p, and the bubble would be the same if messages took no
+    time. The longer warm-up gives messages time to travel.
 
     Parameters
     ----------
@@ -153,8 +158,9 @@ def interleaved(devices: int, micro: int, chunks: int) -> Table:
 def zero_bubble(stages: int, micro: int) -> Table:
     """ZB-H1: 1F1B whose backward passes are cut in two, so that gradients of weights fill the bubble.
 
-    Stage i puts off i gradients of weights. Idle time per device is (p−1)(F+I−W) instead of (p−1)(F+I+W), and every
-    device saves p micro-batches at most.
+    Stage i puts off i gradients of weights. For m ≥ p a device idles for (p−1)·max(F, I, F+I−W), instead of
+    (p−1)(F+I+W): this is (p−1)(F+I−W) if W is at most F and I. For m < p too little is put off, and it idles longer.
+    Every device saves p micro-batches at most.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from random import Random
 
 from d2lps.messages import text
 from d2lps.topology.graph import Topology
-from d2lps.topology.links import TopologyError, both_ways, require_counts
+from d2lps.topology.links import Link, TopologyError, both_ways, require_counts
 from d2lps.units import Bandwidth, bandwidth, seconds
 
 NIC = "50 GB/s"  # 400 Gbit/s
@@ -85,7 +85,7 @@ def leaf_spine(
 
 def rails(
     hosts: int = 4,
-    gpus: int = 8,
+    gpus: int | Topology = 8,
     nic: "str | Bandwidth" = NIC,
     inside: "str | Bandwidth" = NVLINKS,
     latency: "float | str" = 0.0,
@@ -93,12 +93,15 @@ def rails(
     per_pod: int | None = None,
     oversubscription: "Rational | float" = 1,
 ) -> Topology:
-    """Return hosts whose GPUs have a network card each: card i of every host is on the same switch, rail i.
+    """Return hosts whose GPUs have network cards: card i of every host is on the same switch, rail i.
 
     Parameters
     ----------
-    hosts, gpus : int
-        The number of hosts, and of GPUs in each.
+    hosts : int
+        The number of hosts.
+    gpus : int or Topology
+        The number of GPUs in each, with a card of its own per GPU; or what each host is like, with its ``nics``, as
+        :meth:`Topology.from_nvidia_smi` reads it. Then ``inside`` and ``inside_latency`` do not count.
     nic, inside : str or Bandwidth
         Bytes per second, one way, of a network card and of all NVLinks of a GPU.
     latency, inside_latency : float or str
@@ -112,12 +115,12 @@ def rails(
     -------
     Topology
         The nodes are ``host0/gpu0`` …, ``host0/nvswitch`` …, ``rail0`` … (in pods ``pod0/rail0`` …), and ``spine``,
-        which also joins rails to each other.
+        which also joins rails to each other. A card that several GPUs use is a node, such as ``host0/mlx5_0``.
 
     Raises
     ------
     TopologyError, UnitError
-        For numbers below 1, and for bad units.
+        For numbers below 1, for a host without network cards, and for bad units.
 
     Examples
     --------
@@ -129,25 +132,42 @@ def rails(
     ----------
     Wang et al., "Rail-only", 2023 (arXiv 2307.12169); NVIDIA DGX SuperPOD reference architecture.
     """
-    require_counts(hosts=hosts, gpus=gpus, per_pod=1 if per_pod is None else per_pod)
+    require_counts(hosts=hosts, per_pod=1 if per_pod is None else per_pod)
+    like = gpus if isinstance(gpus, Topology) else _nvswitch(gpus, inside, inside_latency)
+    if not like.nics:
+        raise TopologyError(text("topology.no-nics", name=like.name))
     ratio = _ratio(oversubscription)
     card, size = bandwidth(nic), min(per_pod or hosts, hosts)
-    inside, latency, inside_latency = bandwidth(inside), seconds(latency), seconds(inside_latency)  # read only once
+    latency = seconds(latency)  # read only once
+    users = Counter(like.nics.values())
+    shared = [nic for nic, count in users.items() if count > 1]
+    rail_of = {nic: f"rail{i}" for i, nic in enumerate(users)}
     pods = -(-hosts // size)
     prefix = [f"pod{p}/" if pods > 1 else "" for p in range(pods)]
     kinds: dict[str, str] = {}
     links = []
-    for h in range(hosts):
-        ends = [f"host{h}/gpu{i}" for i in range(gpus)]
-        kinds |= {**dict.fromkeys(ends, "gpu"), f"host{h}/nvswitch": "switch"}
-        for i, end in enumerate(ends):
-            links += both_ways(end, f"host{h}/nvswitch", inside, inside_latency)
-            links += both_ways(end, f"{prefix[h // size]}rail{i}", card, latency)
-    switches = [f"{prefix[p]}rail{i}" for p in range(pods) for i in range(gpus)]
+    for host, pod in ((f"host{h}/", prefix[h // size]) for h in range(hosts)):
+        kinds |= {host + node: kind for node, kind in like.kinds.items()}
+        links += [Link(host + a.src, host + a.dst, a.bandwidth, a.latency, a.count) for a in like.links]
+        kinds |= {host + nic: "switch" for nic in shared}
+        links += [link for nic in shared for link in both_ways(host + nic, pod + rail_of[nic], card, latency)]
+        for gpu, nic in like.nics.items():
+            links += both_ways(host + gpu, host + nic if nic in shared else pod + rail_of[nic], card, latency)
+    switches = [prefix[p] + rail for p in range(pods) for rail in rail_of.values()]
     kinds |= dict.fromkeys([*switches, "spine"], "switch")
     uplink = Bandwidth(float(Fraction(card) * size / ratio))
     links += [link for switch in switches for link in both_ways(switch, "spine", uplink, latency)]
-    return Topology("rails", kinds, links)
+    limits = {f"host{h}/{node}": limit for h in range(hosts) for node, limit in like.limits.items()}
+    return Topology("rails", kinds, links, limits=limits)
+
+
+def _nvswitch(gpus: int, inside: "str | Bandwidth", latency: "float | str") -> Topology:
+    """Return a host whose GPUs meet at NVSwitch, and have a network card each."""
+    require_counts(gpus=gpus)
+    ends = [f"gpu{i}" for i in range(gpus)]
+    links = [link for end in ends for link in both_ways(end, "nvswitch", inside, latency)]
+    kinds = dict.fromkeys(ends, "gpu") | {"nvswitch": "switch"}
+    return Topology("host", kinds, links, nics={end: f"nic{i}" for i, end in enumerate(ends)})
 
 
 def busiest_uplink(flows: int, uplinks: int, parts: int = 1, seed: int = 0) -> Fraction:

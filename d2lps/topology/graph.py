@@ -14,7 +14,7 @@ third GPU, but no hardware forwards there by itself.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -42,6 +42,9 @@ class Topology:
         Node → the limit with that name in :class:`~d2lps.topology.Resource` (``ports``: its ``port``).
     limits : mapping of str to Resource, optional
         Node → all its limits at once, for nodes that are a bottleneck.
+    nics : mapping of str to str, optional
+        GPU → the network card that it uses, which :func:`d2lps.rails` joins to those of other hosts. It changes nothing
+        inside the host, and is not compared.
 
     Raises
     ------
@@ -59,6 +62,7 @@ class Topology:
     kinds: Mapping[str, str]
     links: tuple[Link, ...]
     limits: Mapping[str, Resource]
+    nics: Mapping[str, str] = field(compare=False)
 
     def __init__(
         self,
@@ -72,17 +76,25 @@ class Topology:
         limits: Mapping[str, Resource] | None = None,
         computing: Mapping[str, float] | None = None,
         memory: "Mapping[str, str | int] | None" = None,
+        nics: Mapping[str, str] | None = None,
     ):
         if not kinds:
             raise TopologyError(text("topology.no-nodes", name=name))
         names(kinds)
         limits = dict(limits or {})
         given = {"through": through, "adding": adding, "overhead": overhead, "port": ports}
-        for field, values in {**given, "computing": computing, "memory": memory}.items():
+        for limit, values in {**given, "computing": computing, "memory": memory}.items():
             for node, value in (values or {}).items():
-                limits[node] = replace(limits.get(node, Resource()), **{field: value})
-        for field, value in {"name": name, "kinds": dict(kinds), "links": tuple(links), "limits": limits}.items():
-            object.__setattr__(self, field, value)
+                limits[node] = replace(limits.get(node, Resource()), **{limit: value})
+        content = {
+            "name": name,
+            "kinds": dict(kinds),
+            "links": tuple(links),
+            "limits": limits,
+            "nics": dict(nics or {}),
+        }
+        for attribute, value in content.items():
+            object.__setattr__(self, attribute, value)
         self._require_sound()
         # Made here although seldom needed, because threads share a topology.
         leaving: dict[str, list[Link]] = defaultdict(list)
@@ -93,8 +105,8 @@ class Topology:
         inner = [link for link in self.links if self.forwards(link.src) and self.forwards(link.dst)]
         widths = sorted({link.capacity for link in inner}, reverse=True)
         made = {"_leaving": dict(leaving), "_arriving": dict(arriving), "_widths": widths, "_routes": {}, "_trees": {}}
-        for field, value in made.items():
-            object.__setattr__(self, field, value)
+        for attribute, value in made.items():
+            object.__setattr__(self, attribute, value)
 
     def _require_sound(self) -> None:
         for node, kind in self.kinds.items():
@@ -113,6 +125,8 @@ class Topology:
             self.require_node(node)
             if limit.through is None and (limit.overhead is not None or (limit.adding and limit.port is None)):
                 raise TopologyError(text("topology.no-speed", node=node))
+        for node in self.nics:
+            self.require_node(node)
 
     def __hash__(self):
         return hash((self.name, self.links))  # equal topologies have equal names and links
@@ -132,13 +146,15 @@ class Topology:
     ) -> "Topology":
         """Return the host on which ``nvidia-smi topo -m`` printed ``text``.
 
-        * ``NV4``: four links of ``nvlink`` between two GPUs. If all pairs have the same number, and a GPU would need
-          more than 18 in all, the GPUs meet at NVSwitch by that number of links, as in :func:`d2lps.nvswitch`.
+        * ``NV4``: four links of ``nvlink`` between two GPUs. If a GPU would need more than 18 in all, the GPUs meet at
+          NVSwitch, each by the largest number in its row, as in :func:`d2lps.nvswitch`.
         * ``PIX``, ``PXB``: both devices are on one PCIe switch (drawn as one, even if there are a few in a row).
         * ``PHB``, ``NODE``: both are on one CPU; a GPU that shares no switch is linked to its CPU.
-        * ``SYS``: each is on a CPU of its own; each pair of CPUs is linked by ``between_cpus``.
+        * ``SYS``: both are on one CPU if their CPU affinities are equal (without those: their NUMA affinities), else on
+          two. Each pair of CPUs is linked by ``between_cpus``.
 
-        Network cards only help to find the PCIe switches, which NVLinks between two GPUs hide.
+        Network cards show the PCIe switches that NVLinks hide. ``nics`` maps each GPU to its closest card, by the name
+        in the legend if there is one; ``rails(hosts=16, gpus=topology)`` joins 16 such hosts.
 
         Parameters
         ----------
@@ -169,7 +185,8 @@ class Topology:
         >>> print(pair.kinds, pair.route("gpu0", "gpu1")[0].count)
         {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
         """
-        return cls(*nvidia.read(text, nvlink, pcie, between_cpus, latency))
+        host = nvidia.read(text, nvlink, pcie, between_cpus, latency)
+        return cls(host.name, host.kinds, host.links, nics=host.nics)
 
     def _limited(self, field: str) -> dict:
         values = {node: getattr(limit, field) for node, limit in self.limits.items()}
@@ -265,7 +282,7 @@ class Topology:
             else link
             for link in self.links
         ]
-        return Topology(self.name, self.kinds, links, limits=self.limits)
+        return Topology(self.name, self.kinds, links, limits=self.limits, nics=self.nics)
 
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
         """Return the links and nodes that a message from ``src`` to ``dst`` occupies.

@@ -11,6 +11,8 @@
 {'gpu0': 'gpu', 'gpu1': 'gpu', 'gpu2': 'gpu', 'switch': 'switch', 'cpu0': 'cpu', 'cpu1': 'cpu'}
 >>> [f"{link.src}→{link.dst} ×{link.count}" for link in host.links[:2]]
 ['gpu0→gpu1 ×4', 'gpu1→gpu0 ×4']
+>>> host.nics
+{'gpu0': 'mlx5_0', 'gpu1': 'mlx5_0', 'gpu2': 'mlx5_0'}
 """
 
 import re
@@ -27,21 +29,24 @@ from d2lps.units import Bandwidth
 SWITCHES, HOST, FAR = ("PIX", "PSB", "PXB"), ("PHB", "NODE"), ("SYS", "SOC")
 MOST_NVLINKS = 18  # of any GPU so far (H100, B200)
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# Before or between the words of the table: the codes of a terminal, and the marks of a quotation.
+_MARKS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|^[ \t]*>[ \t>]*", re.MULTILINE)
+_LEGEND = re.compile(r"^\s*(NIC[0-9]+): +(\S+)\s*$", re.MULTILINE)
 _GPU = re.compile(r"GPU[0-9]{1,4}")
 _CODE = re.compile(r"X|NV[1-9][0-9]?|" + "|".join(SWITCHES + HOST + FAR))
 
 
 class Host(NamedTuple):
-    """The name, nodes and links of a host: the arguments of a Topology."""
+    """The name, nodes, links and network cards of a host: arguments of a Topology."""
 
     name: str
     kinds: dict[str, str]
     links: list[Link]
+    nics: dict[str, str]
 
 
 class TopoMatrix(NamedTuple):
-    """The table as printed: ``codes`` maps (GPU, device) to a code, ``affinity`` a GPU to the cores of its CPU."""
+    """The table as printed: ``codes`` maps (GPU, device) to a code, ``affinity`` a GPU to its CPU's cores or number."""
 
     gpus: tuple[str, ...]
     others: tuple[str, ...]
@@ -60,8 +65,20 @@ class TopoMatrix(NamedTuple):
         return any(self.codes[a, other] in SWITCHES and self.codes[b, other] in SWITCHES for other in self.others)
 
     def same_cpu(self, a: str, b: str) -> bool:
-        """Return True if two GPUs are on one CPU; if NVLinks hide it, the cores near each GPU show it."""
-        return self.affinity[a] == self.affinity[b] if self.nvlinks(a, b) else self.codes[a, b] not in FAR
+        """Return True if two GPUs are on one CPU, because the same cores are near both or because of their code."""
+        if self.nvlinks(a, b) or (self.affinity[a] and self.codes[a, b] in FAR):
+            return self.affinity[a] == self.affinity[b]
+        return self.codes[a, b] not in FAR
+
+    def cards(self) -> dict[str, str]:
+        """Return GPU → its closest network card; of equally close ones, one that serves the fewest GPUs so far."""
+        near = {code: steps for steps, code in enumerate(SWITCHES + HOST + FAR)}
+        cards: dict[str, str] = {}
+        for gpu in self.gpus if self.others else ():
+            taken = [*cards.values()]
+            far = [(near.get(self.codes[gpu, nic], len(near)), taken.count(nic)) for nic in self.others]
+            cards[gpu] = self.others[far.index(min(far))]
+        return cards
 
 
 def read(
@@ -75,13 +92,21 @@ def read(
     table = parse(text)
     name = {gpu: gpu.lower() for gpu in table.gpus}
     gpus = dict.fromkeys(name.values(), "gpu")
+    legend = dict(_LEGEND.findall(_MARKS.sub("", text)))
+    nics = {name[gpu]: legend.get(nic, nic) for gpu, nic in table.cards().items()}
     counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
-    if len({*counts.values()}) == 1 and (len(gpus) - 1) * (count := max(counts.values())) > MOST_NVLINKS:
-        links = [both_ways(gpu, "switch", nvlink, latency, count) for gpu in gpus]
-        return Host("nvswitch", gpus | {"switch": "switch"}, sum(links, []))
+    rows = {gpu: [count for pair, count in counts.items() if gpu in pair] for gpu in table.gpus}
+    nvswitch = []
+    if max(map(sum, rows.values())) > MOST_NVLINKS:
+        most = {gpu: max(row) for gpu, row in rows.items()}
+        nvswitch = ["switch" if all(most.values()) else "nvswitch"]
+        links = [both_ways(name[gpu], *nvswitch, nvlink, latency, count) for gpu, count in most.items() if count]
+        if all(most.values()):  # else PCIe leads to the rest
+            return Host("nvswitch", gpus | {"switch": "switch"}, sum(links, []), nics)
+    else:
+        links = [both_ways(name[a], name[b], nvlink, latency, count) for (a, b), count in counts.items() if count]
     rates = pcie if isinstance(pcie, Mapping) else dict.fromkeys(gpus, pcie)
     rate = {gpu: units.bandwidth(rates.get(name[gpu], PCIE)) for gpu in table.gpus}
-    links = [both_ways(name[a], name[b], nvlink, latency, count) for (a, b), count in counts.items() if count]
     cpus = _named("cpu", _groups(table.gpus, table.same_cpu))
     switches = _named("switch", [group for group in _groups(table.gpus, table.same_switch) if len(group) > 1])
     above = {gpu: cpu for cpu, group in cpus.items() for gpu in group}
@@ -90,15 +115,15 @@ def read(
         above |= dict.fromkeys(group, switch)
     links += [both_ways(name[gpu], above[gpu], rate[gpu], latency) for gpu in table.gpus]
     links += [both_ways(a, b, between_cpus, latency) for a, b in combinations(cpus, 2)]
-    kinds = gpus | dict.fromkeys(switches, "switch") | dict.fromkeys(cpus, "cpu")
-    return Host("host", kinds, sum(links, []))
+    kinds = gpus | dict.fromkeys([*nvswitch, *switches], "switch") | dict.fromkeys(cpus, "cpu")
+    return Host("host", kinds, sum(links, []), nics)
 
 
 def parse(text: str) -> TopoMatrix:
     """Parse the table that ``nvidia-smi topo -m`` prints, or raise a TopologyError that names the line."""
     if not isinstance(text, str):
         raise _refused("not-a-text", given=repr(text))
-    lines = [(number, line.split()) for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), 1)]
+    lines = [(number, line.split()) for number, line in enumerate(_MARKS.sub("", text).splitlines(), 1)]
     head = next((i for i, (_, words) in enumerate(lines) if words and _GPU.fullmatch(words[0])), None)
     if head is None:
         first = next((" ".join(words) for _, words in lines if words), "nothing")
@@ -125,7 +150,8 @@ def parse(text: str) -> TopoMatrix:
                 words = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
                 raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **words)
         codes |= {(gpu, other): code for other, code in row.items()}
-        affinity[gpu] = cells[len(columns)] if titles[:2] == ["CPU", "Affinity"] and cells[len(columns) :] else ""
+        near = dict(zip(titles[::2], cells[len(columns) :], strict=False)) if "Affinity" in titles else {}
+        affinity[gpu] = next((near[title] for title in ("CPU", "NUMA") if near.get(title, "N/A") != "N/A"), "")
     if missing := [gpu for gpu in gpus if gpu not in affinity]:
         raise _refused("no-line", gpu=missing[0])
     for a, b in combinations(gpus, 2):

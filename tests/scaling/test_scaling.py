@@ -239,6 +239,14 @@ def test_gradients_are_hidden_behind_half_a_micro_batch_or_each(stage, batches):
     assert shown["data"] - hidden["data"] == pytest.approx(one / 2 * (batches if stage > 1 else 1))
 
 
+@pytest.mark.parametrize("p, m, v", [(4, 8, 1), (4, 2, 1), (4, 8, 2), (4, 4, 3), (4, 3, 2), (4, 1, 3)])
+def test_the_bubble_of_a_step_is_that_of_its_schedule(p, m, v):
+    parts = step(MODELS["gpt-39.1b"], Layout(pipeline=p, chunks=v, batches=m), GPUS["a100"])
+    one = sum(parts[name] for name in ("matrices", "reading", "tensor", "context", "pipeline")) / m
+    table = interleaved(p, m, v) if v > 1 else one_f_one_b(p, m)
+    assert parts["bubble"] / one == pytest.approx(len(pipeline(table).slots()) / (2 * v) - m)
+
+
 def test_llama3_lies_in_its_range_and_falls_from_8k_to_16k_gpus():
     for run in LLAMA3:
         low, high = error(run)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lps import Send, ring
+from d2lps import Send, cost, ring
 from d2lps.messages import LANGUAGES, speak, spoken, unmarked
 from d2lps.schedule import (
     Collective,
@@ -22,6 +22,7 @@ from d2lps.schedule import (
     tensor_mlp,
     zero_bubble,
 )
+from d2lps.topology import Topology, both_ways
 
 PAIR = ["gpu0", "gpu1"]
 GB = 10**9
@@ -55,8 +56,48 @@ def test_interleaving_divides_the_bubble_by_the_chunks(devices, micro, chunks):
     )  # each chunk saves 1/v of a whole stage
 
 
-def test_zero_bubble_fills_the_bubble_with_gradients_of_weights():
-    assert fraction_idle(pipeline(zero_bubble(4, 8))) == pytest.approx(3 / 27)
+@pytest.mark.parametrize("p, m, v", [(4, 1, 2), (4, 2, 3), (4, 3, 2), (5, 4, 3), (2, 1, 4)])
+def test_with_fewer_micro_batches_than_devices_interleaving_idles_longer(p, m, v):
+    slots = len(pipeline(interleaved(p, m, v)).slots())
+    assert slots == 2 * (v * p + m - 1) > 2 * (v * m + p - 1)
+
+
+@pytest.mark.parametrize("p, m, v", [(2, 4, 2), (4, 8, 2), (4, 8, 4), (3, 6, 3), (5, 5, 2)])
+def test_a_shorter_warm_up_of_interleaving_saves_less_and_costs_time_only_if_messages_do(p, m, v):
+    """Megatron-LM's warm-up saves p + (p−1)/v micro-batches on device 0, the shorter one p."""
+    usual, short = interleaved(p, m, v), {}
+    for device, row in usual.items():
+        forward, backward = ([cell for cell in row if cell[0] == kind] for kind in "FB")
+        ahead = p - device - 1 + (v - 1) * p + 1
+        late = [*forward[ahead:], *[None] * ahead]
+        short[device] = forward[:ahead] + [cell for pair in zip(backward, late, strict=True) for cell in pair if cell]
+    usual, short = pipeline(usual), pipeline(short)
+    assert len(usual.slots()) == len(short.slots()) == 2 * (v * m + p - 1)
+    assert (usual.peak["gpu0"], short.peak["gpu0"]) == (min(v * m, v * p + p - 1), v * p)
+    gpus = [f"gpu{i}" for i in range(p)]
+    pairs = {tuple(sorted((i, (i + 1) % p))) for i in range(p)}
+    links = [link for i, j in pairs for link in both_ways(gpus[i], gpus[j], "1 GB/s", latency=0.5)]
+    far = Topology("far", dict.fromkeys(gpus, "gpu"), links)
+    assert cost.shared(usual, far).duration < cost.shared(short, far).duration
+
+
+def zero_bubble_idle(p, m, F, I, W):  # noqa: E741
+    work = {"F": F, "I": I, "W": W}
+    return cost.shared(pipeline(zero_bubble(p, m), work)).duration - m * (F + I + W)
+
+
+@pytest.mark.parametrize("p, m", [(1, 1), (2, 2), (3, 5), (4, 4), (4, 8), (5, 7)])
+def test_zero_bubble_fills_the_bubble_with_gradients_of_weights(p, m):
+    for F, I, W in ((1, 1, 1), (2, 1, 0.5), (1, 0.7, 0.7), (3, 1, 0)):  # noqa: E741
+        assert zero_bubble_idle(p, m, F, I, W) == pytest.approx((p - 1) * (F + I - W))
+    # A gradient of weights that takes longer than F or I delays them.
+    for F, I, W in ((1, 0.7, 1.3), (0.5, 1, 1), (0.2, 1, 0.9), (0.1, 0.2, 3)):  # noqa: E741
+        assert zero_bubble_idle(p, m, F, I, W) == pytest.approx((p - 1) * max(F, I))
+
+
+@pytest.mark.parametrize("p, m", [(2, 1), (3, 2), (4, 2), (5, 4)])
+def test_with_fewer_micro_batches_than_stages_zero_bubble_idles_longer(p, m):
+    assert zero_bubble_idle(p, m, 1, 1, 1) > p - 1
 
 
 def test_json_gives_an_equal_schedule_back():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lps import Topology, nvswitch, rings
+from d2lps import Topology, cost, nvswitch, rail_wise, rails, rings, sharded
 from d2lps.topology import TopologyError
 from d2lps.topology.nvidia import parse
 
@@ -50,10 +50,38 @@ def test_its_pcie_switches_are_found_through_the_network_cards_where_nvlinks_hid
     assert way(server, "gpu0", "gpu4") == "gpu0→switch0→cpu0→cpu1→switch2→gpu4"
 
 
-@pytest.mark.parametrize("name, gpus, links", [("dgx2", 16, 6), ("dgx_a100", 8, 12)])
+@pytest.mark.parametrize("name, gpus, links", [("dgx2", 16, 6), ("dgx_a100", 8, 12), ("hgx_h100_ten", 8, 18)])
 def test_more_links_than_a_gpu_has_are_those_to_nvswitch(name, gpus, links):
     assert host(name) == nvswitch(gpus, links=links)
     assert host(name, nvlink="50 GB/s", latency="1 us") == nvswitch(gpus, "50 GB/s", "1 us", links)
+
+
+def sharded_seconds(topology):
+    return cost.shared(
+        sharded([node for node, kind in topology.kinds.items() if kind == "gpu"]), topology, "1 GB"
+    ).duration
+
+
+def test_one_gpu_with_fewer_links_than_the_others_meets_them_at_nvswitch():
+    """Each GPU sends 7/8 of 1 GB twice, as fast as the slowest link to the switch."""
+    lines = TEXTS["hgx_h100_ten"].splitlines()
+    for row in range(1, 9):
+        cells = lines[row].split("\t")
+        cells[4] = cells[4].replace("NV18", "NV17")
+        lines[row] = "\t".join(cells) if row != 4 else lines[row].replace("NV18", "NV17")
+    short = Topology.from_nvidia_smi("\n".join(lines))
+    assert {link.src: link.count for link in short.links if link.dst == "switch"} == {
+        f"gpu{i}": 17 if i == 3 else 18 for i in range(8)
+    }
+    assert sharded_seconds(host("hgx_h100_ten")) == pytest.approx(2 * 7 / 8 / 450, rel=1e-9)  # 3.889 ms
+    assert sharded_seconds(short) == pytest.approx(2 * 7 / 8 / 425, rel=1e-9)
+
+
+def test_a_gpu_without_nvlinks_reaches_those_at_nvswitch_over_pcie():
+    text = "GPU0 GPU1 GPU2 GPU3\nGPU0 X NV12 NV12 SYS\nGPU1 NV12 X NV12 SYS\nGPU2 NV12 NV12 X SYS\nGPU3 SYS SYS SYS X"
+    four = Topology.from_nvidia_smi(text)
+    assert way(four, "gpu0", "gpu2") == "gpu0→nvswitch→gpu2"
+    assert way(four, "gpu0", "gpu3") == "gpu0→cpu0→cpu1→gpu3"
 
 
 def test_nvswitch_keeps_the_numbers_of_the_gpus_that_are_shown():
@@ -82,6 +110,19 @@ def test_a_workstation_has_two_switches_on_one_cpu():
     assert {link.bandwidth for link in four.links} == {32e9}
 
 
+def test_gpus_near_the_same_cores_share_their_cpu_whatever_the_code():
+    """In each of two steps, 4 × 4 messages of 1/8 GB cross between the CPUs."""
+    eight = host("rtx4090_eight")
+    assert above(eight) == {f"gpu{i}": f"cpu{i // 4}" for i in range(8)}
+    assert sharded_seconds(eight) == pytest.approx(2 * 4 * 4 / 8 / 19.2, rel=1e-9)  # 208 ms
+    by_numa = re.sub(r"[0-9]+-[0-9]+,[0-9]+-[0-9]+", "N/A", TEXTS["rtx4090_eight"])
+    assert Topology.from_nvidia_smi(by_numa) == eight
+
+
+def test_two_gpus_of_a_workstation_meet_at_its_cpu():
+    assert above(host("two")) == {"gpu0": "cpu", "gpu1": "cpu"} and host("two").nics == {}
+
+
 def test_bridged_pairs_on_two_cpus_meet_over_the_link_between_them():
     four = host("bridged_pairs", between_cpus="40 GB/s")
     assert [way(four, "gpu0", "gpu1"), way(four, "gpu0", "gpu2")] == ["gpu0→gpu1", "gpu0→cpu0→cpu1→gpu2"]
@@ -99,6 +140,60 @@ def test_each_gpu_may_have_a_pcie_rate_of_its_own_and_a_switch_goes_up_as_fast_a
     assert up == {"gpu0": 8e9, "gpu1": 32e9, "gpu2": 4e9, "gpu3": 16e9, "switch0": 32e9, "switch1": 16e9}
 
 
+# ---------------------------------------------------------------- network cards
+
+TEN = {f"gpu{i}": f"mlx5_{card}" for i, card in enumerate([0, 3, 1, 2, 6, 9, 7, 8])}
+
+
+@pytest.mark.parametrize(
+    "name, cards",
+    [
+        ("hgx_h100_ten", TEN),  # the two cards for storage are no GPU's own
+        ("hgx_h100_eight", {f"gpu{i}": f"ibp{i}" for i in range(8)}),
+        ("dgx_a100", {f"gpu{i}": f"mlx5_{i // 2}" for i in range(8)}),
+        ("dgx1v", {f"gpu{i}": f"mlx5_{i // 2}" for i in range(8)}),
+    ],
+)
+def test_each_gpu_has_the_network_card_that_is_closest(name, cards):
+    assert host(name).nics == cards
+    assert host(name).slowed("gpu0", by=2).nics == cards
+
+
+def test_of_equally_close_cards_a_gpu_takes_one_that_fewer_use():
+    text = "GPU0 GPU1 GPU2 NIC0 NIC1\nGPU0 X PHB PHB PXB PXB\nGPU1 PHB X PHB PXB PXB\nGPU2 PHB PHB X PXB PXB"
+    assert Topology.from_nvidia_smi(text).nics == {"gpu0": "NIC0", "gpu1": "NIC1", "gpu2": "NIC0"}
+
+
+@pytest.mark.parametrize("name", ["hgx_h100_eight", "hgx_h100_ten"])
+def test_hosts_with_a_card_for_each_gpu_are_joined_by_rails(name):
+    joined, plain = rails(4, host(name)), rails(4, gpus=8, inside="450 GB/s")
+    gpus = [[f"host{h}/gpu{g}" for g in range(8)] for h in range(4)]
+    assert way(joined, "host0/gpu3", "host3/gpu3") == "host0/gpu3→rail3→host3/gpu3"
+    assert way(joined, "host0/gpu3", "host0/gpu5") == "host0/gpu3→host0/switch→host0/gpu5"
+    # Inside, reduce-scatter and all-gather of 1 GB among 8; across, all-reduce of 1/8 GB among 4.
+    seconds = 2 * 7 / 8 / 450 + 2 * 3 / 4 / 8 / 50
+    for place in joined, plain:
+        assert cost.shared(rail_wise(gpus), place, "1 GB").duration == pytest.approx(seconds, rel=1e-9)
+
+
+def test_gpus_that_use_one_card_share_its_bandwidth():
+    place = rails(2, host("dgx_a100"), nic="25 GB/s")
+    assert way(place, "host0/gpu2", "host1/gpu2") == "host0/gpu2→host0/mlx5_1→rail1→host1/mlx5_1→host1/gpu2"
+    gpus = [[f"host{h}/gpu{g}" for g in range(8)] for h in range(2)]
+    # Two GPUs send an eighth of 1 GB each through a card, in each of two steps of halves.
+    seconds = 2 * 7 / 8 / 300 + 2 * 2 * (1 / 8 / 2) / 25
+    assert cost.shared(rail_wise(gpus), place, "1 GB").duration == pytest.approx(seconds, rel=1e-9)
+
+
+def test_hosts_without_network_cards_are_refused():
+    with pytest.raises(
+        TopologyError, match="host has no network cards: give it nics={'gpu0': 'mlx5_0', …}, or give the"
+    ):
+        rails(4, host("workstation"))
+    with pytest.raises(TopologyError, match="gpu9"):
+        Topology("host", {"gpu0": "gpu"}, [], nics={"gpu9": "mlx5_0"})
+
+
 # ---------------------------------------------------------------- ways to print it
 
 
@@ -113,8 +208,11 @@ def test_spaces_line_ends_and_escapes_do_not_matter(name):
         text.replace(head, f"\x1b[4m{head}\x1b[0m"),
         text.partition("Legend")[0],
         "$ nvidia-smi topo -m\n" + text,
+        re.sub(r"^", "> ", text, flags=re.MULTILINE),
+        re.sub(r"^", ">>", text, flags=re.MULTILINE),
     ):
-        assert Topology.from_nvidia_smi(other) == expected
+        topology = Topology.from_nvidia_smi(other)
+        assert topology == expected and [*topology.nics] == [*expected.nics]
 
 
 def test_without_affinities_sys_alone_tells_the_cpus():
