@@ -188,7 +188,8 @@ def require_examples_apart(net: nn.Module) -> None:
     """Raise GradientError if a layer computes something else on a part of a minibatch, as dropout and BatchNorm do."""
     for name, layer in net.named_modules():
         drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-        if layer.training and (drops or isinstance(layer, nn.modules.batchnorm._BatchNorm)):
+        norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        if (drops and layer.training) or (norm and (layer.training or not layer.track_running_stats)):
             raise GradientError(text("gradient.whole", name=name, layer=type(layer).__name__))
 
 

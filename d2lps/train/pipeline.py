@@ -35,6 +35,7 @@ from d2lps.messages.raised import Brief
 from d2lps.plan.acts import Send
 from d2lps.schedule import Schedule, Task
 from d2lps.trace import Trace
+from d2lps.train.by_plan import require_examples_apart
 from d2lps.train.operators import measured
 
 __all__ = ["PipelineError", "clip", "one_device", "run", "split"]
@@ -43,7 +44,6 @@ Batch = tuple[Tensor, Tensor]
 Micro = tuple[Tensor, Tensor, float]  # inputs, labels, and their share of the labels that count
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
-BATCH_NORM = nn.modules.batchnorm._BatchNorm  # the class of them all; torch has no public name for it
 BEFORE = 1 << 30  # the tag of messages that are sent before the acts of a schedule
 
 
@@ -182,13 +182,6 @@ def shares(batch: Batch, parts: Iterable[Batch], loss: Loss) -> list[Micro]:
     return [(inputs, labels, count(labels) / total) for inputs, labels in parts]
 
 
-def require_whole(modules: Iterable[nn.Module], parts: int) -> None:
-    """Raise PipelineError if one of the modules would see that a batch comes in parts."""
-    for module in nn.ModuleList(modules).modules() if parts > 1 else ():
-        if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats):
-            raise PipelineError(text("pipeline.batch-norm", module=module))
-
-
 def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss = cross_entropy) -> float:
     """Do the same on one device: all stages, one micro-batch after the other.
 
@@ -204,7 +197,8 @@ def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss
     float
         The mean loss; gradients are in the parameters' ``grad``.
     """
-    require_whole(stages, micro)
+    if micro > 1:
+        require_examples_apart(nn.Sequential(*stages))
     for stage in stages:
         stage.zero_grad(set_to_none=True)
     total = 0.0
@@ -252,6 +246,8 @@ def run(
     PipelineError
         On all processes, if a task or a stage is missing or unknown, the batch does not fit or is not the same on all,
         a stage draws random numbers or changes the shape of its messages, or a loss is not finite.
+    GradientError
+        If a stage has dropout or BatchNorm in training, and there are several micro-batches.
     RankLost
         If a process is lost meanwhile.
 
@@ -272,7 +268,8 @@ def run(
         for stage, module in own.items():
             if module is None:
                 raise PipelineError(text("pipeline.no-stage", stage=stage, node=homes[stage]))
-        require_whole(own.values(), count)
+        if count > 1:
+            require_examples_apart(nn.ModuleDict({f"stage {stage}": module for stage, module in own.items()}))
         if carrier is not None:
             if carrier.backend != "gloo":
                 raise PipelineError(text("pipeline.gloo"))

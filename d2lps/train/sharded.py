@@ -39,7 +39,7 @@ from d2lps.plan.share import slices
 from d2lps.schedule import Collective, Task, zero
 from d2lps.schedule.acts import messages_of
 from d2lps.trace import Trace
-from d2lps.train.by_plan import batches, deterministic
+from d2lps.train.by_plan import batches, deterministic, require_examples_apart
 from d2lps.train.flat import Layer, ShardError, counts_of, free, layers_of
 from d2lps.train.operators import in_list, measured
 from d2lps.train.pipeline import (
@@ -49,7 +49,6 @@ from d2lps.train.pipeline import (
     compute,
     digest,
     require_same_batch,
-    require_whole,
     scale_of,
     shares,
     split,
@@ -151,8 +150,8 @@ class Sharded:
 
     Raises
     ------
-    ShardError, ScheduleError
-        For a model or an optimizer that cannot be shared out, and for other stages.
+    ShardError, ScheduleError, GradientError
+        For a model or an optimizer that cannot be shared out, for other stages, for dropout and BatchNorm in training.
     """
 
     def __init__(
@@ -175,7 +174,8 @@ class Sharded:
             counts = counts_of(net)
             self.schedule = zero(self.devices, counts, stage, itemsize=next(net.parameters()).itemsize, **options)
             self.micro = len({task.batch for task in self.schedule.tasks if task.name == "F"})
-            require_whole([net], self.micro * len(self.devices))
+            if self.micro * len(self.devices) > 1:
+                require_examples_apart(net)
             for node, key in parts.holds:
                 if carrier is None or node in carrier.playing(self.schedule):
                     cuts = [slices(parts.share, count)[key] for count in counts]

@@ -208,7 +208,7 @@ class CutModule(nn.Module):
 
 def _state(part: nn.Module, x: Tensor) -> list:
     drawn = torch.cuda.get_rng_state(x.device) if x.is_cuda else torch.get_rng_state()
-    return [drawn.tolist(), *(buffer._version for buffer in part.buffers())]
+    return [drawn.cpu().numpy().tobytes(), *(buffer._version for buffer in part.buffers())]
 
 
 def _require_alone(net: nn.Module, layers: Sequence[nn.Module]) -> None:
