@@ -37,6 +37,15 @@ EXERCISES = {
         judge_best_cut.cases(),
         judge_best_cut.judge,
         fills=dict,
-        keeps=("equal-counts", "by-average", "late", "empty-stage", "apart", "missing", "other-count"),
+        keeps=(
+            "equal-counts",
+            "by-average",
+            "late",
+            "whole-limit",
+            "empty-stage",
+            "apart",
+            "other-layers",
+            "other-count",
+        ),
     ),
 }

@@ -1,5 +1,6 @@
 """Judge cuts of a row of layers into stages: contiguous, none empty, and the slowest stage as fast as possible."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ def judge(case: CutCase, answer: Callable) -> dict[str, str]:
     if found > least * (1 + NEAR):
         lengths = [len(stage) for stage in cut]
         mistake = "equal-counts" if max(lengths) - min(lengths) <= 1 else "by-average" if _greedy(case, cut) else "late"
+        mistake = "whole-limit" if cut == _filled(case.costs, math.ceil(least)) else mistake
         raise failure(mistake, "cut-late", case, got=f"{found:.4g}", best=f"{least:.4g}", cut=_show(cut))
     return {"cut": _show(cut), "best": f"{least:.4g}", "equal": f"{equal:.4g}", "mean": f"{mean:.4g}"}
 
@@ -73,12 +75,12 @@ def _cut(case: CutCase, result: object) -> list[list[int]]:
         raise failure("todo", "no-layers", case)
     for layer in inside:
         if not 0 <= layer < count:
-            raise failure("strange-layer", "layer-strange", case, layer=layer, last=count - 1)
+            raise failure("other-layers", "layer-strange", case, layer=layer, last=count - 1)
         if inside.count(layer) > 1:
-            raise failure("twice", "layer-twice", case, layer=layer)
+            raise failure("other-layers", "layer-twice", case, layer=layer)
     for layer in range(count):
         if layer not in inside:
-            raise failure("missing", "layer-missing", case, layer=layer)
+            raise failure("other-layers", "layer-missing", case, layer=layer)
     if [] in cut:
         raise failure("empty-stage", "stage-empty", case, stage=cut.index([]))
     if len(cut) != case.stages:
@@ -96,6 +98,16 @@ def _greedy(case: CutCase, cut: Sequence[Sequence[int]]) -> bool:
     return full and all(sum(stage) + then[0] > mean for stage, then in pairwise(sums))
 
 
+def _filled(costs: Sequence[float], limit: float) -> list[list[int]]:
+    """Return stages that are filled up to the limit, one after the other."""
+    cut: list[list[int]] = [[]]
+    for layer, cost in enumerate(costs):
+        if cut[-1] and sum(costs[i] for i in cut[-1]) + cost > limit:
+            cut.append([])
+        cut[-1].append(layer)
+    return cut
+
+
 def cases() -> tuple[CutCase, ...]:
     """Return one case to follow by hand, the extremes, and rows as models have them."""
     blocks = (1.0,) * 24
@@ -106,11 +118,11 @@ def cases() -> tuple[CutCase, ...]:
         CutCase((3,), 1),
         CutCase((4, 1, 3), 1),
         CutCase((5, 1, 1, 2, 1), 5),
-        CutCase((4, 4, 4, 1, 1, 1, 1), 2),
+        CutCase((2.3, 5.2, 0.5, 2.7, 5.8, 1.0), 3, " (3)"),  # not the best cut to the nearest whole number
         CutCase((0.5, *blocks, 6.0), 4),  # an embedding, equal blocks, and a large last layer
         CutCase((0.5, *blocks, 6.0), 8),
         CutCase((9, 1, 1, 1, 1, 1, 1, 1), 3),  # less than a full share for the first stages, more than one layer each
         CutCase((1, 0, 0, 2, 0, 1), 4),  # layers that cost nothing, such as an activation function
-        CutCase(tuple((7 * i * i + 3 * i) % 19 + 1 for i in range(60)), 7),
-        CutCase(tuple(((5 * i) % 11 + 1) / 4 for i in range(200)), 5),
+        CutCase(tuple((16 * i * i + 17 * i + 42) % 53 + 1 for i in range(60)), 7),  # not the least sum of high powers
+        CutCase(tuple(((11 * i * i + 3 * i + 24) % 97 + 1) / 4 for i in range(200)), 9),  # no cut that begins well
     )

@@ -9,11 +9,12 @@ d2lps.opening("09")
 # %% imports
 import time
 from collections import Counter
+from itertools import zip_longest
 
 import torch
 from torch import nn
 
-from d2lps import cost, d2l, table, watch
+from d2lps import cost, d2l, nvswitch, table, watch
 from d2lps.schedule import ScheduleError, from_torch, pipeline
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, zero_bubble
 from d2lps.train import gpt
@@ -168,7 +169,8 @@ def measured(traces, p):
         busy = sum(event.end - event.start
                    for event in trace.events if event.kind == "task")
         predicted = (p - 1) / (m + p - 1)
-        overhead = 1 - busy / p / (1 - predicted) / trace.duration
+        ideal = busy / p / (1 - predicted)
+        overhead = 1 - ideal / trace.duration
         yield [name, m, f"{predicted:.1%}", f"{trace.bubble():.1%}",
                f"{trace.bubble() - overhead:.1%}", f"{overhead:.1%}"]
 
@@ -210,26 +212,16 @@ table("schedule", "micro-batches", "idle-predicted", "idle-measured",
       "bubble-part", "overhead", rows=measured(ranks[0]["awake"], 2))
 
 # %% guess-saved
-guess = d2lps.predict("saved", {"GPipe": "", "device 0": "", "device 3": ""})
+guess = d2lps.predict("saved", {"device 0": "", "device 3": ""})
 guess
 
 # %% turns
-turns = {}
-for stage in range(4):
-    ahead = min(8, 4 - stage)
-    turns[stage] = [("F", i) for i in range(ahead)]
-    for i in range(8):
-        turns[stage].append(("B", i))
-        if ahead + i < 8:
-            turns[stage].append(("F", ahead + i))
-print(pipeline(turns))
-turns == one_f_one_b(4, 8)
+turns = pipeline(one_f_one_b(4, 8))
+print(turns)
 
 # %% saved
-peaks = {name: [*pipeline(make(4, 8)).peak.values()]
-         for name, make in [("GPipe", gpipe), ("1F1B", one_f_one_b)]}
-guess.reveal({"GPipe": peaks["GPipe"][0], "device 0": peaks["1F1B"][0],
-              "device 3": peaks["1F1B"][3]})
+peaks = [*turns.peak.values()]
+guess.reveal({"device 0": peaks[0], "device 3": peaks[3]})
 
 # %% meter
 class Meter(nn.Module):
@@ -273,7 +265,7 @@ for name in ("GPipe", "1F1B"):
 table("schedule", 0, 1, 2, 3, rows=rows)
 
 # %% turns-watch
-watch(cost.shared(pipeline(gpipe(4, 8))), cost.shared(pipeline(turns)),
+watch(cost.shared(pipeline(gpipe(4, 8))), cost.shared(turns),
       names=["GPipe", "1F1B"], name="turns")
 
 # %% chunks
@@ -289,6 +281,32 @@ for v in (1, 2, 4):
                  max(trace.plan.peak.values()) / v])
 table("chunks-per-device", "takes", "of-total", "formula-time", "messages",
       "most-saved", rows=rows)
+
+# %% warm-up
+def sooner(table, v):
+    short = {}
+    for device, row in table.items():
+        forwards = [cell for cell in row if cell[0] == "F"]
+        backwards = [cell for cell in row if cell[0] == "B"]
+        ahead = v * len(table) - device
+        then = zip_longest(backwards, forwards[ahead:])
+        short[device] = forwards[:ahead]
+        short[device] += [cell for pair in then for cell in pair if cell]
+    return short
+
+def with_delay(table, delay):
+    late = nvswitch(4, latency=delay / 2)
+    return f"{cost.shared(pipeline(table), late).bubble():.1%}"
+
+rows, delays = [], (0, 0.25, 0.5)
+for m, v in [(8, 2), (16, 2), (16, 4)]:
+    usual = interleaved(4, m, v)
+    ways = {"2(p−i−1) + (v−1)p + 1": usual,
+            "(p−i−1) + (v−1)p + 1": sooner(usual, v)}
+    for name, made in ways.items():
+        rows.append([m, v, name, max(pipeline(made).peak.values()) / v,
+                     *(with_delay(made, delay) for delay in delays)])
+table("micro-batches", "chunks-per-device", "warm-up", "most-saved", *delays, rows=rows)
 
 # %% halves
 def cut_backwards(table, later):

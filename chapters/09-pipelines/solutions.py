@@ -267,6 +267,54 @@ def least_squares(costs, stages):
     return min(cuts, key=lambda cut: sum(sum(costs[i] for i in stage) ** 2 for stage in cut))
 
 
+def of_high_powers(costs, stages):
+    """Sums high powers of the times instead of taking the largest."""
+    best = {(0, 0): (0, [])}
+    for k in range(1, stages + 1):
+        for j in range(k, len(costs) + 1):
+            best[j, k] = min((best[i, k - 1][0] + sum(costs[i:j]) ** 16, [*best[i, k - 1][1], list(range(i, j))])
+                             for i in range(k - 1, j) if (i, k - 1) in best)
+    return best[len(costs), stages][1]
+
+
+def keeps_fifty(costs, stages):
+    """Layer by layer, goes on only with the 50 beginnings that look best."""
+    cuts = [[[]]]
+    for layer in range(len(costs)):
+        longer = [[*cut[:-1], [*cut[-1], layer]] for cut in cuts]
+        longer += [[*cut, [layer]] for cut in cuts if cut[-1] and len(cut) < stages]
+
+        def look(cut, rest=sum(costs[layer + 1 :])):
+            times = [sum(costs[i] for i in stage) for stage in cut]
+            return max(*times, (times[-1] + rest) / (stages - len(cut) + 1))
+
+        cuts = sorted((cut for cut in longer if stages - len(cut) < len(costs) - layer), key=look)[:50]
+    return min(cuts, key=lambda cut: max(sum(costs[i] for i in stage) for stage in cut))
+
+
+def by_whole_limits(costs, stages):
+    """Halves the interval of the slowest stage's time, but tries whole numbers only."""
+
+    def filled(limit):
+        cut = [[]]
+        for layer, cost in enumerate(costs):
+            if cut[-1] and sum(costs[i] for i in cut[-1]) + cost > limit:
+                cut.append([])
+            cut[-1].append(layer)
+        return cut
+
+    low, high = int(max(costs)) - 1, int(sum(costs)) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = max(costs) <= middle and len(filled(middle)) <= stages
+        low, high = (low, middle) if fits else (middle, high)
+    cut = filled(high)
+    while len(cut) < stages:
+        at = next(i for i, stage in enumerate(cut) if len(stage) > 1)
+        cut[at : at + 1] = [cut[at][:1], cut[at][1:]]
+    return cut
+
+
 def may_be_empty(costs, stages):
     """The same search, with stages that have no layer."""
     best = {(0, 0): (0, [])}
@@ -339,14 +387,15 @@ WRONG = {
     "best-cut": {
         "equal-counts": [of_equal_counts],
         "by-average": [up_to_the_mean, never_over_the_mean, halves, least_squares],
-        "late": [first_alone],
+        "late": [first_alone, of_high_powers, keeps_fifty],
+        "whole-limit": [by_whole_limits],
         "apart": [largest_first, cut_changed(lambda cut: cut[::-1]), cut_changed(lambda cut: [stage[::-1] for stage in cut])],
         "empty-stage": [cut_changed(lambda cut: [[], *cut]), may_be_empty],
         "other-count": [lambda costs, stages: [[i] for i in range(len(costs))],
                         lambda costs, stages: [list(range(len(costs)))]],
-        "missing": [cut_changed(lambda cut: [*cut[:-1], cut[-1][:-1]])],
-        "twice": [cut_changed(lambda cut: [*cut[:-1], [cut[-1][0], *cut[-1]]])],
-        "strange-layer": [cut_changed(lambda cut: [[i + 1 for i in stage] for stage in cut])],
+        "other-layers": [cut_changed(lambda cut: [*cut[:-1], cut[-1][:-1]]),
+                         cut_changed(lambda cut: [*cut[:-1], [cut[-1][0], *cut[-1]]]),
+                         cut_changed(lambda cut: [[i + 1 for i in stage] for stage in cut])],
         "not-a-cut": [cut_changed(lambda cut: [len(stage) for stage in cut]), cut_changed(len)],
         "endless": [tries_all],
         "nothing-returned": [lambda costs, stages: None],

@@ -24,7 +24,7 @@ EXERCISES = {
         judge_bruck.CASES,
         judge_bruck.judge,
         fills=dict,
-        keeps=("powers-of-two", "not-rotated", "too-many-steps", "too-many-blocks", "waits"),
+        keeps=("powers-of-two", "not-rotated", "too-many-steps", "too-many-blocks", "other-blocks", "waits"),
     ),
     "rail-ring": Exercise(
         ("hosts", "k"),

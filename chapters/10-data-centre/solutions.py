@@ -275,6 +275,37 @@ def stops_early(rank, n, mine, swap):
     return [mine, *swap((rank - 1) % n, [mine], (rank + 1) % n)]
 
 
+def four_distances(rank, n, mine, swap):
+    """Enough for 16 ranks."""
+    blocks = [mine]
+    for apart in (1, 2, 4, 8):
+        if apart < n:
+            blocks += swap((rank - apart) % n, blocks[: min(apart, n - apart)], (rank + apart) % n)
+    return [blocks[(i - rank) % n] for i in range(n) if (i - rank) % n < len(blocks)]
+
+
+def from_the_names(rank, n, mine, swap):
+    """Sends nothing but looks like Bruck's: reads off from its own block what the others must have."""
+    apart, first = 1, (int(mine.removeprefix("block-")) - 37 * rank) % 101
+    while apart < n:
+        swap((rank - apart) % n, [], (rank + apart) % n)
+        apart *= 2
+    return [f"block-{(37 * i + first) % 101}" for i in range(n)]
+
+
+MET = {}
+
+
+def from_memory(rank, n, mine, swap):
+    """Leaves its block in a global variable instead of sending it."""
+    MET[n, rank] = mine
+    apart = 1
+    while apart < n:
+        swap((rank - apart) % n, [], (rank + apart) % n)
+        apart *= 2
+    return [MET[n, i] for i in range(n)]
+
+
 def first_rank_is_silent(rank, n, mine, swap):
     if rank == 0:
         return [mine]
@@ -356,11 +387,10 @@ WRONG = {
         "powers-of-two": [for_powers, too_few_levels, by_exclusive_or, by_exclusive_or_of_any],
         "too-many-blocks": [cut_at_the_end],
         "not-rotated": [unrotated],
-        "turned-wrong": [rotated_the_other_way],
         "too-many-steps": [by_a_ring, directly],
         "waits": [both_the_same_way, first_rank_is_silent],
-        "other-order": [sorted_blocks],
-        "other-blocks": [stops_early],
+        "other-order": [sorted_blocks, rotated_the_other_way],
+        "other-blocks": [stops_early, four_distances, from_the_names, from_memory],
         "strange-rank": [beyond_the_end],
         "not-blocks": [one_block],
     },

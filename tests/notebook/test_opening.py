@@ -30,3 +30,14 @@ def test_what_chapter_01_asks_is_told_neither_by_the_first_pages_nor_by_an_openi
     texts = [file.read_text("utf-8") for file in files] + [repr(d2lps.opening(chapter)) for chapter in ("00", "01")]
     times = {time for text in texts for time in re.findall(r"\d[\d.]*[ \u00a0]ms", text)}
     assert "96 ms" in times and not times & {"60 ms", "80 ms", "15 ms"}
+
+
+def test_the_openings_of_09_and_10_do_not_answer_what_their_chapters_ask():
+    pipelines, orders = (
+        chapter_module(next(CHAPTERS.glob(f"{number}-*")), "figures").opening() for number in ("09", "10")
+    )
+    bubbles = {f"{trace.bubble(relative=each):.1%}" for trace in pipelines.values() for each in (False, True)}
+    assert "75.0%" in bubbles and not bubbles & {"60.0%", "42.9%", "27.3%"}
+    assert not any(peak for trace in pipelines.values() for peak in trace.plan.peak.values())
+    best, pairs, alternating = (trace.duration for trace in orders.values())
+    assert pairs / best < 1.5 and alternating / best < 3  # the answers are 2 and 4
