@@ -513,7 +513,7 @@ for worker, number, gradient in [(0, 0, 1.0), (2, 0, 3.0), (1, 0, 9.0), (1, 1, 5
     print(worker, number, "→", server.push(worker, number, gradient))
 
 # %% guess-backup
-gain = d2lps.predict("backup", {"uneven": "", "steady": ""})
+gain = d2lps.predict("backup", {"uneven": "×", "steady": "×"})
 gain
 
 # %% backup

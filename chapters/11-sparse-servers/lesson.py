@@ -82,9 +82,9 @@ with kvstore.cluster("dist_sync", workers=1, servers=4, record=True) as (store,)
 table("way", "vectors", "by-formula", "measured", rows=[
     [name, count, *map(show_size, sizes)] for name, count, *sizes in found])
 
-# %% guess-speedup
-speedup = d2lps.predict("speedup", {"speedup": ""})
-speedup
+# %% guess-pulls
+waiting = d2lps.predict("pulls", {"whole table": "s", "once": "ms"})
+waiting
 
 # %% links
 def one_pull(rows, width, draws, batches):
@@ -116,8 +116,8 @@ except cluster.ClusterError as error:
 
 rate = 200e6 / 8 * 1448 / 1514
 predicted = [rows * 64 / rate, expected * 64 / rate]
-speedup.reveal({"speedup": predicted[0] / predicted[1]},
-               {"speedup": took[0] / took[1]} if took else None)
+waiting.reveal({"whole table": predicted[0], "once": 1e3 * predicted[1]},
+               {"whole table": took[0], "once": 1e3 * took[1]} if took else None)
 
 # %% links-table
 table("way", "predicted", "measured", "off-by", rows=[
@@ -187,7 +187,7 @@ table("way", "row-0", "row-5", rows=[
     [name, f"{found[0]:.4f}", f"{found[5]:.4f}"] for name, found in ways.items()])
 
 # %% guess-hottest
-hottest = d2lps.predict("hottest", {"range": "", "hash": ""})
+hottest = d2lps.predict("hottest", {"range": "×", "hash": "×"})
 hottest
 
 # %% servers
