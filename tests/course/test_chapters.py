@@ -130,8 +130,8 @@ def test_the_numbers_of_chapter_00(executed, language):
         "drop [[3.0, 2.0, 2.0], [3.0, 2.0, 2.0], '†']",
     ]
     assert shown(book, "pipeline").startswith("29%")
-    every, _, *rows = shown(book, "memory").splitlines()
-    assert [row.split()[-2] for row in rows] == ["298.1", "38.19", "44.39", "41.62"]
+    every, *rows = shown(book, "memory").splitlines()
+    assert [row.split()[-2] for row in rows[-4:]] == ["298.1", "38.19", "44.39", "41.62"]
     assert re.findall(r"[\d.]+(?= GB)", every) == ["353", "44.17", "99.33", "96.56"]
 
 
