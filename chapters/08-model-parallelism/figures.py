@@ -52,8 +52,8 @@ def kinds() -> str:
     grid = {
         (0, 0): [(both, "x")],
         (1, 0): [(both, f"x{i}") for i in range(1, 5)],
-        (0, 1): [(first, "x"), (second, "x")],
-        (1, 1): [(first, "x1"), (second, "x1"), (first, "x2"), (second, "x2")],
+        (0, 1): [(first, "x"), (second, "")],
+        (1, 1): [(first, "x1"), (second, ""), (first, "x2"), (second, "")],
     }
     parts = []
     for (column, row), devices in grid.items():
@@ -76,8 +76,8 @@ def mlp() -> str:
         parts += [box(66, y + 12, 46, 56), words("x", 89, y + 44)]
         parts += [words("·", 125, y + 44), _matrix(140, y, 30, 80, f"A{i + 1}", i)]
         parts += [words("=", 184, y + 44), _matrix(200, y + 12, 30, 56, f"u{i + 1}", i)]
-        parts += [arrow((242, y + 40), (294, y + 40)), words("gelu", 266, y + 32, "note", "soft")]
-        parts += [_matrix(304, y + 25, 80, 30, f"B{i + 1}", i), words("=", 398, y + 44)]
+        parts += [arrow((242, y + 40), (292, y + 40)), words("gelu", 266, y + 32, "note", "soft")]
+        parts += [words("·", 298, y + 44), _matrix(304, y + 25, 80, 30, f"B{i + 1}", i), words("=", 398, y + 44)]
         parts += [_matrix(414, y + 12, 80, 56, f"y{i + 1}", i)]
         parts += [arrow((496, y + 40), (548, 104 + 12 * (2 * i - 1)))]
     parts += [tag("circle", cx=564, cy=104, r=15, **area("box", 1)), words("+", 564, 109, font_weight=700)]

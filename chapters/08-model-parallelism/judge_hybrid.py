@@ -35,6 +35,7 @@ def judge(case: HybridCase, answer: Callable) -> dict[str, str]:
         rebuilt = Schedule(case.devices, right.values, acts, right.holds, right.wants)
     except ScheduleError as error:
         raise failure(_mistake(case, error), "refused", case, error=error) from None
+    _require_reads(case, *([act for act in each if isinstance(act, Task)] for each in (acts, right.acts)))
     sent, enough = ([cost.shared(each).bytes_sent(node) for node in case.devices] for each in (rebuilt, right))
     if sum(sent) > sum(enough) + 1:  # parts of a byte are rounded
         values = {"sent": size_text(sum(sent)), "enough": size_text(sum(enough))}
@@ -60,6 +61,14 @@ def _require_places(case: HybridCase, tasks: list[Task]) -> None:
         for label, home in ((f"Fop1.{r}", 0), (f"Fop2.{r}", 1), (f"L.{r}", 1), (f"Bop2.{r}", 1), (f"Bop1.{r}", 0)):
             if (label, case.devices[2 * r + home]) not in done:
                 raise failure("one-replica", "hybrid-missing", case, task=f"{case.devices[2 * r + home]} {label}")
+
+
+def _require_reads(case: HybridCase, tasks: list[Task], right: list[Task]) -> None:
+    """Raise Failure unless each task reads all that it computes with."""
+    needed = {(task.label, task.node): task.reads for task in right}
+    for task in tasks:
+        if lacks := [value for value in needed.get((task.label, task.node), ()) if value not in task.reads]:
+            raise failure("no-send", "hybrid-reads", case, task=f"{task.node} {task.label}", value=lacks[0])
 
 
 def _mistake(case: HybridCase, error: ScheduleError) -> str:

@@ -13,10 +13,6 @@ from torch.nn.functional import cross_entropy, gelu, relu
 from d2lps import cost, draw, ring, schedule, table, train, watch
 from d2lps.train import gpt
 
-# %% guess-state
-state = d2lps.predict("state", {"Adam": ""})
-state
-
 # %% state
 torch.manual_seed(0)
 net = gpt.GPT(layers=4, width=64)
@@ -30,8 +26,11 @@ kept = {"w": weights, "g": [w.grad for w in weights],
         "v": [step.state[w]["exp_avg_sq"] for w in weights]}
 nbytes = {name: sum(tensor.nbytes for tensor in kept[name]) for name in kept}
 count = sum(w.numel() for w in weights)
-print(count, nbytes)
-state.reveal({"Adam": sum(nbytes.values()) / count})
+print(count, nbytes, sum(nbytes.values()) / count)
+
+# %% guess-state
+state = d2lps.predict("state", {"activations": "×"})
+state
 
 # %% activations
 def activations(net, inputs, labels):
@@ -47,6 +46,9 @@ def activations(net, inputs, labels):
     return sum(saved.values())
 
 counts = [1, 2, 4, 8, 16]
+state.reveal({"activations": activations(net, inputs, labels) / sum(nbytes.values())})
+
+# %% activations-table
 table("devices", "state-mb", "activations-mb", rows=[
     [n, sum(nbytes.values()) / 1e6, activations(net, inputs[::n], labels[::n]) / 1e6]
     for n in counts])
@@ -99,7 +101,7 @@ by_rows = x1 @ top + x2 @ bottom
 [float((found - x @ W).abs().max()) for found in (by_columns, by_rows)]
 
 # %% guess-peak
-peak = d2lps.predict("peak", {"gpu1": "", "gpu2": ""})
+peak = d2lps.predict("peak", {"gpu1": "MB", "gpu2": "MB"})
 peak
 
 # %% halves
@@ -269,7 +271,7 @@ print(pair)
 pair.acts == tuple(replica("gpu1", "gpu2")), pair.peak
 
 # %% guess-idle
-idle = d2lps.predict("idle", {"p = 2": "%", "p = 4": "%"})
+idle = d2lps.predict("idle", {"p = 3": "%", "p = 4": "%"})
 idle
 
 # %% idle
@@ -285,10 +287,10 @@ def in_a_row(p):
     row = schedule.hybrid(chain, gpus[:p], data=MB // 5, rows=2000)
     return cost.shared(row, four)
 
-idle.reveal({f"p = {p}": 100 * in_a_row(p).bubble() for p in (2, 4)})
+idle.reveal({f"p = {p}": 100 * in_a_row(p).bubble() for p in (3, 4)})
 
 # %% idle-watch
-watch(in_a_row(2), in_a_row(4), names=["p = 2", "p = 4"], name="row")
+watch(in_a_row(3), in_a_row(4), names=["p = 3", "p = 4"], name="row")
 
 # %% px-row
 # %%px

@@ -3,6 +3,7 @@
 A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
 """
 
+import random
 from itertools import combinations
 
 import torch
@@ -215,6 +216,36 @@ def tries_in_order(operators, devices, memory):
     return where
 
 
+def first_order_that_works(tries):
+    """The operators in some orders, by size and then by chance, each on the first devices with room."""
+    def answer(operators, devices, memory):
+        draw = random.Random(7)
+        orders = [list(operators), sorted(operators, key=operators.get), sorted(operators, key=operators.get, reverse=True)]
+        orders += [draw.sample(list(operators), len(operators)) for _ in range(tries)]
+        return next((where for order in orders if (where := in_order(order, operators, devices, memory))), None)
+    return answer
+
+
+def in_order(order, operators, devices, memory):
+    room, where = dict.fromkeys(devices, memory), {}
+    for name in order:
+        weights, given = operators[name]
+        count = next((k for k in range(1, len(devices) + 1) if weights / k + given <= memory), len(devices) + 1)
+        homes = [device for device in devices if room[device] >= weights / count + given][:count]
+        if len(homes) < count:
+            return None
+        where[name] = homes
+        room |= {home: room[home] - weights / count - given for home in homes}
+    return where
+
+
+def cuts_further(operators, devices, memory):
+    """Cuts everything once more if the fewest parts find no room."""
+    if all(weights / len(devices) + given <= memory for weights, given in operators.values()):
+        return place(operators, devices, memory) or {name: list(devices) for name in operators}
+    return None
+
+
 # ---- wrong: hybrids
 
 def hybrid_of(sums=lambda devices: [], keep=lambda act: True, change=lambda act: act):
@@ -236,6 +267,16 @@ def pairs(devices):
 
 def once_more(devices):
     return pairs(devices) + [Send(devices[0], device, "g:op1", "copy") for device in devices[2::2]]
+
+
+def reads_less(operator, value):
+    """The backward task of an operator does not read the value."""
+    def change(act):
+        if not (isinstance(act, Task) and act.name == "B" and act.of == operator):
+            return act
+        names = [tuple(each for each in part if not str(each).startswith(value)) for part in (act.reads, act.frees)]
+        return act._replace(reads=names[0], frees=names[1])
+    return change
 
 
 def first_only(act):
@@ -271,9 +312,9 @@ WRONG = {
         "whole": [one_each],
         "input-forgotten": [greedy(input_counts=False)],
         "too-full": [greedy(), greedy(lambda names, parts: names[::-1])],
-        "cut-for-nothing": [lambda operators, devices, memory: dict.fromkeys(operators, devices), where_cut(lambda homes, devices: devices)],
+        "cut-for-nothing": [cuts_further, lambda operators, devices, memory: dict.fromkeys(operators, devices), where_cut(lambda homes, devices: devices)],
         "same-device": [where_cut(lambda homes, devices: homes[:1] * len(homes))],
-        "gives-up": [tries_in_order, lambda operators, devices, memory: None],
+        "gives-up": [tries_in_order, first_order_that_works(0), first_order_that_works(200), lambda operators, devices, memory: None],
         "no-way": [lambda operators, devices, memory: place(operators, devices, memory) or one_each(operators, devices, memory)],
         "not-a-place": [where_cut(lambda homes, devices: None), where_cut(lambda homes, devices: [0, 1]),
                         lambda operators, devices, memory: list(operators),
@@ -286,7 +327,8 @@ WRONG = {
         "wrong-group": [hybrid_of(over((0, 1), (2, 3))), hybrid_of(over((0, 3)))],
         "no-sum": [hybrid_of(), hybrid_of(lambda devices: pairs(devices)[:1]), hybrid_of(lambda devices: pairs(devices)[1:])],
         "counted-twice": [hybrid_of(lambda devices: pairs(devices) * 2)],
-        "no-send": [hybrid_of(pairs, keep=lambda act: isinstance(act, Task)),
+        "no-send": [hybrid_of(pairs, keep=lambda act: not (isinstance(act, Send) and act.key.startswith("d1")), change=reads_less("op1", "d1")),
+                    hybrid_of(pairs, keep=lambda act: isinstance(act, Task)),
                     hybrid_of(pairs, keep=lambda act: isinstance(act, Task) or act.key.startswith("x"))],
         "one-replica": [hybrid_of(keep=first_only), hybrid_of(pairs, change=all_zero),
                         lambda devices: hybrid([*devices[::2], *devices[1::2]]), lambda devices: hybrid(devices[::-1])],

@@ -1,7 +1,7 @@
 """The exercises of chapter 08: right answers unlike the solutions, faulty ones, and what the judges know."""
 
 import random
-from itertools import combinations, product
+from itertools import combinations
 
 import pytest
 from helpers.exercises import EXERCISES, module
@@ -60,19 +60,21 @@ def bias_in_parts(x, A, B, b, rank, ranks, all_reduce):
 
 
 def every_way(operators, devices, memory):
-    """Tries every choice of devices, the fewest first."""
-    choices = []
-    for weights, given in operators.values():
-        few = [k for k in range(1, len(devices) + 1) if weights / k + given <= memory][:1]
-        choices.append([homes for k in few for homes in combinations(devices, k)])
-    for where in product(*choices):
-        used = dict.fromkeys(devices, 0)
-        for (weights, given), homes in zip(operators.values(), where, strict=True):
-            for home in homes:
-                used[home] += weights / len(homes) + given
-        if max(used.values()) <= memory:
-            return {name: homes[0] if len(homes) == 1 else homes for name, homes in zip(operators, where, strict=True)}
-    return None
+    """Tries every choice of devices in the given order of operators."""
+    names = list(operators)
+
+    def rest(i, used):
+        if i == len(names):
+            return {}
+        weights, given = operators[names[i]]
+        few = next((k for k in range(1, len(devices) + 1) if weights / k + given <= memory), len(devices) + 1)
+        for homes in combinations(devices, few):
+            more = {home: used[home] + weights / few + given for home in homes}
+            if max(more.values()) <= memory and (found := rest(i + 1, used | more)) is not None:
+                return {names[i]: homes[0] if few == 1 else homes, **found}
+        return None
+
+    return rest(0, dict.fromkeys(devices, 0))
 
 
 def from_the_library(devices):
