@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -333,7 +334,7 @@ def clip(
 
 def scale_of(norm: float, max_norm: float) -> float:
     """Return the factor that clips gradients of this norm. Raises PipelineError unless it is a number above 0."""
-    if not (max_norm > 0 and math.isfinite(norm)):
+    if not (isinstance(max_norm, Real) and max_norm > 0 and math.isfinite(norm)):
         raise PipelineError(text("pipeline.norm", norm=norm, max_norm=max_norm))
     return min(1.0, max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ does
 

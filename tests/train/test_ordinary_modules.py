@@ -222,7 +222,7 @@ def test_zero_clips_by_the_norm_of_the_whole_model_with_the_same_bits_in_all_sta
     close(found[0], nn.utils.parameters_to_vector(right.parameters()).detach(), "clip")
 
 
-@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), "1"])
 def test_a_norm_that_is_no_limit_is_refused(max_norm):
     stages = row()
     run(pipeline(gpipe(4, 4)), stages, BATCH)
