@@ -29,6 +29,7 @@ from d2lps.scaling.speed import (
     Published,
     calibrate,
     error,
+    interval,
     step,
     throughput,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "calibrate",
     "error",
     "fit",
+    "interval",
     "kept",
     "memory",
     "parallelize",

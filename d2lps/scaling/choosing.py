@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from html import escape
-from math import exp, log1p
 from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.layout import Layout, kept, layers_in
 from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
-from d2lps.scaling.speed import GPUS, Gpu, step, worst
+from d2lps.scaling.speed import GPUS, Gpu, interval, step, worst
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer, known, require_count, require_divides
 from d2lps.units import meant_size, show_seconds, show_size
 from d2lps.view.tables import Table, table
@@ -47,8 +46,7 @@ class Choice(NamedTuple):
     @property
     def seconds(self) -> tuple[float, float]:
         """The interval of the seconds of a step: as far off, by ratio, as the worst published run on such GPUs."""
-        far = exp(abs(log1p(worst(self.gpu)[1])))
-        return self.duration / far, self.duration * far
+        return interval(self.duration, self.gpu)
 
     @property
     def flops(self) -> tuple[float, float]:
