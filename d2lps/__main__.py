@@ -1,27 +1,30 @@
-"""Commands of the package: ``python -m d2lps COMMAND …``.
+"""Commands of the package: ``python -m d2lps COMMAND …``. Each has a line in ``COMMANDS`` and its own ``--help``."""
 
-``doctor`` checks this host before it trains with others (``--json`` prints for programs). ``parallelize --model gpt3
---gpus 1024`` chooses how to divide a model over GPUs (``--help`` lists its options).
-"""
-
+import argparse
 import sys
+from importlib import import_module
 
 from d2lps.messages import allow_any_letter
+
+COMMANDS = {  # name → its module, and what it does
+    "doctor": ("d2lps.cluster.doctor", "check this host before it trains with others"),
+    "parallelize": ("d2lps.scaling.command", "choose how to divide a model over GPUs"),
+}
 
 
 def main(arguments: list[str]) -> int:
     """Run the command that the first argument names, and return the exit status."""
     allow_any_letter()
-    if arguments[:1] == ["doctor"] and set(arguments[1:]) <= {"--json"}:
-        from d2lps.cluster.doctor import main as doctor
-
-        return doctor(arguments[1:])
-    if arguments[:1] == ["parallelize"]:
-        from d2lps.scaling.command import main as parallelize
-
-        return parallelize(arguments[1:])
-    print(__doc__, file=sys.stderr)
-    return 2
+    known = "".join(f"  {name:<12} {does}\n" for name, (_, does) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m d2lps",
+        usage="python -m d2lps COMMAND …",
+        epilog=f"commands (--help after one lists its options):\n{known}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
+    command = parser.parse_args(arguments[:1] or ["--help"]).command
+    return import_module(COMMANDS[command][0]).main(arguments[1:])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from d2lps import all_to_all, cost, memory, nvswitch, parallelize, table
 from d2lps.scaling import GPUS, LLAMA3, MEGATRON, MLSYS23, MODELS, SC21
 from d2lps.scaling import Layout, ScalingError
-from d2lps.scaling import calibrate, error, kept, sent, step, throughput
+from d2lps.scaling import calibrate, error, interval, kept, sent, step, throughput
 from d2lps.train import gpt
 from d2lps.train.experts import Experts
 from d2lps.units import show_seconds, show_size
@@ -42,7 +42,8 @@ kinds = ["normalization", "attention", "scores", "perceptron", "dropout", "input
 layers = {way: gpt3.activations(**options) for way, options in ways.items()}
 table("way", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
     [way, *(show_size(layer[kind]) if kind in layer else None for kind in kinds),
-     f"{96 * sum(layer.values()) / 1e9:.1f} GB"] for way, layer in layers.items()])
+     f"{96 * sum(layer.values()) / 1e9:.1f} GB"] for way, layer in layers.items()
+]).bars(*(f"of-{kind}" for kind in kinds), end="in-all")
 
 # %% recompute
 class Again(nn.Module):
@@ -157,7 +158,7 @@ for name, (model, gpu, layout) in runs.items():
         rows.append([name, short[dimension], getattr(layout, dimension),
                      show_size(by[dimension]), *seconds])
 table("model", "dimension", "devices", "bytes-sent", "at-inside",
-      "at-outside", rows=rows)
+      "at-outside", rows=rows).bars("bytes-sent", label=2, log=True)
 
 # %% seconds
 def seconds(model, layout, gpu, e=0.59):
@@ -180,10 +181,12 @@ for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
     d = 1024 // (t * p)
     layout = Layout(t, p, d, 1, 1, 2048 // d, stage, recompute="full")
     parts = seconds(gpt3, layout, a100)
-    rows.append([f"{t} · {p} · {d}", stage, show_size(sum(kept(gpt3, layout).values())),
+    rows.append([f"{t} · {p} · {d}", f"ZeRO-{stage}",
+                 show_size(sum(kept(gpt3, layout).values())),
                  *map(show_seconds, parts.values()), show_seconds(sum(parts.values()))])
-table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
-      "by-stages", "bubble", "by-replicas", "in-all", rows=rows)
+causes = ["matrix-work", "by-matrices", "by-stages", "bubble", "by-replicas"]
+table("division", "zero-stage", "kept-by-gpu", *causes, "in-all",
+      rows=rows).bars(*causes, label=3, end="in-all")
 
 # %% best-of-64
 best = parallelize("gpt-39.1b", gpus=64, batch=16)
@@ -199,22 +202,27 @@ for published in SC21:
     plain = 100 * error(published, crossings=0)[0]
     off = 100 * error(published)[0]
     rows.append([published.name, published.layout.gpus, f"{published.flops / 1e12:.0f}",
-                 f"{throughput(published) / 1e12:.0f}",
+                 *(f"{throughput(published, crossings=each) / 1e12:.0f}"
+                   for each in (7, 0)),
                  *(f"{round(each, 1) + 0:+.1f}%" for each in (off, plain))])
 print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
 for crossings in range(5, 11):
     mean = sum(abs(error(published, crossings)[0]) for published in SC21) / 9
     print(f"{crossings}: {mean:.1%}", end="   " if crossings < 10 else "\n")
-table("model", "gpus", "published-speed", "predicted", "error-percent",
-      "without-reading", rows=rows)
+speeds = ["published-speed", "predicted", "predicted-without"]
+table("model", "gpus", *speeds, "error-percent", "without-reading",
+      rows=rows).dots(*speeds, end="error-percent")
 
 # %% more-published
 rows = []
 for published in MLSYS23 + MEGATRON:
-    low, high = (f"{off:+.1%}" for off in error(published))
-    rows.append([published.name, f"{published.flops / 1e12:.0f}",
-                 low if low == high else f"{low} … {high}"])
-table("model", "published-speed", "error-percent", rows=rows)
+    low, high = error(published)
+    ends = [each - 1 for each in interval(1 + high, published.gpu)]
+    off, room = ([f"{each:+.1%}" for each in pair] for pair in ((low, high), ends))
+    rows.append([published.name, f"{published.flops / 1e12:.0f}", " … ".join(room),
+                 " … ".join(dict.fromkeys(off))])
+table("model", "published-speed", "speed-interval", "error-percent",
+      rows=rows).dots("error-percent", "speed-interval", end="published-speed")
 
 # %% llama
 rows = []
@@ -223,7 +231,7 @@ for published in LLAMA3[:2]:
         speed = throughput(published._replace(layout=layout))
         rows.append([layout.gpus, layout.chunks,
                      f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
-table("gpus", "chunks-per-device", "published-speed", "predicted", rows=rows)
+table("gpus", "chunks-per-device", *speeds[:2], rows=rows).dots(*speeds[:2], label=2)
 
 # %% choose
 start = time.perf_counter()
@@ -241,7 +249,7 @@ choice
 
 # %% llama-memory
 llama = MODELS["llama3-405b"]
-memory(llama, **LLAMA3[1].layout._asdict())
+memory(llama, **LLAMA3[1].layout._asdict()).table().bars("predicted")
 
 # %% same-recomputation
 meta = parallelize(llama, gpus=16384, gpu="h100", batch=2048, pipeline=16)

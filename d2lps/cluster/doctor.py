@@ -1,8 +1,9 @@
 """Checks of a host before it trains together with others: ``python -m d2lps doctor``.
 
-A new check is a generator of findings, listed in :func:`examine`.
+A new check is a generator of findings, listed in ``_look``.
 """
 
+import argparse
 import json
 import os
 import resource
@@ -41,21 +42,37 @@ def examine() -> list[Finding]:
     >>> [finding.what for finding in examine()][:3]
     ['system', 'Python', 'torch']
     """
-    checks = (_system, _torch, _gpus, _backends, _name, _interfaces, _clock, _limits, _emulation)
-    return [finding for check in checks for finding in check()]
+    return [*_look(False)]
 
 
 def main(arguments: list[str]) -> int:
-    """Print the findings, as lines or (``--json``) for programs; 1 if something needs mending, else 0."""
-    findings = examine()
-    if "--json" in arguments:
+    """Print each finding as soon as it is there, or (``--json``) all for programs; 1 if something needs mending."""
+    parser = argparse.ArgumentParser(
+        prog="python -m d2lps doctor", description="Check this host before it trains with others."
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings for programs")
+    if parser.parse_args(arguments).json:
+        findings = examine()
         print(json.dumps([finding._asdict() for finding in findings], indent=1))
-    else:
-        for what, found, well, advice in findings:
-            print(f"{'ok  ' if well else 'mend'}  {what:<12} {found}")
-            if advice and not well:
-                print(f"      {'':<12} → {advice}")
-    return int(not all(finding.well for finding in findings))
+        return int(not all(finding.well for finding in findings))
+    mend = False
+    for what, found, well, advice in _look(sys.stderr.isatty()):
+        print(f"{'ok  ' if well else 'mend'}  {what:<12} {found}", flush=True)
+        if advice and not well:
+            print(f"      {'':<12} → {advice}", flush=True)
+        mend = mend or not well
+    return int(mend)
+
+
+def _look(aloud: bool) -> Iterator[Finding]:
+    """Yield what each check finds; ``aloud`` names the check on the terminal while it runs, since some take seconds."""
+    for check in (_system, _torch, _gpus, _backends, _name, _interfaces, _clock, _limits, _emulation):
+        if aloud:
+            print(f"...   {check.__name__[1:]}", end="\r", file=sys.stderr, flush=True)
+        findings = [*check()]
+        if aloud:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)  # clears the line
+        yield from findings
 
 
 def _system() -> Iterator[Finding]:

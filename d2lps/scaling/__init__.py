@@ -3,8 +3,8 @@
 >>> choice = parallelize("gpt3", gpus=1024, batch=1536)
 >>> choice.layout.tensor, choice.layout.pipeline, choice.layout.data
 (8, 4, 32)
->>> print(choice.reason)
-t·p = 8·4 is the fastest cut that fits: with t·p = 16 the model fits too, but a step takes 2% longer (ZeRO stage 1).
+>>> print(choice.reason.partition(":")[0])
+t·p = 8·4 (ZeRO stage 1) is the fastest cut that fits
 
 Start with ``transformer.py``: it counts the parameters, FLOPs and activations of a :class:`Transformer`, and knows some
 by name. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that it keeps and sends per GPU;
@@ -29,6 +29,7 @@ from d2lps.scaling.speed import (
     Published,
     calibrate,
     error,
+    interval,
     step,
     throughput,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "calibrate",
     "error",
     "fit",
+    "interval",
     "kept",
     "memory",
     "parallelize",

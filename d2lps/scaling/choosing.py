@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 from html import escape
-from math import exp, log1p
 from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.layout import Layout, kept, layers_in
 from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
-from d2lps.scaling.speed import GPUS, Gpu, step, worst
-from d2lps.scaling.transformer import ScalingError, Transformer, known, require_count, require_divides
+from d2lps.scaling.speed import GPUS, Gpu, interval, step, worst
+from d2lps.scaling.transformer import MODELS, ScalingError, Transformer, known, require_count, require_divides
 from d2lps.units import meant_size, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
@@ -47,8 +46,7 @@ class Choice(NamedTuple):
     @property
     def seconds(self) -> tuple[float, float]:
         """The interval of the seconds of a step: as far off, by ratio, as the worst published run on such GPUs."""
-        far = exp(abs(log1p(worst(self.gpu)[1])))
-        return self.duration / far, self.duration * far
+        return interval(self.duration, self.gpu)
 
     @property
     def flops(self) -> tuple[float, float]:
@@ -68,11 +66,15 @@ class Choice(NamedTuple):
         Returns
         -------
         Table
-            A line per field of the layout; intervals of the time of a step and of the speed; memory kept and there.
+            The model, the GPUs and the batch; a line per field of the layout; intervals of the time of a step and of
+            the speed; memory kept and there.
         """
         names = "tensor pipeline data context chunks micro batches stage recompute".split()
         fields = self.layout._replace(recompute=text(f"scaling.recompute.{self.layout.recompute}"))
-        chosen = [[text(f"scaling.field.{name}"), str(getattr(fields, name))] for name in names]
+        given = {"model": _named(self.model, MODELS), "gpus": f"{self.layout.gpus} × {_named(self.gpu, GPUS)}"}
+        given["batch"] = str(self.layout.sequences)
+        chosen = [[text(f"scaling.given.{name}"), value] for name, value in given.items()]
+        chosen += [[text(f"scaling.field.{name}"), str(getattr(fields, name))] for name in names]
         low, high = (show_seconds(seconds) for seconds in self.seconds)
         slow, fast = self.flops
         chosen += [
@@ -228,9 +230,20 @@ def _reason(chosen: Layout, sizes: dict[Layout, float], times: dict[Layout, floa
     fitting = [layout for layout in fewer if layout in times]
     if fitting:
         other = min(fitting, key=times.get)
-        return text("scaling.faster", **cut, fewer=parts[other], more=f"{times[other] / times[chosen] - 1:.0%}")
+        more = f"{times[other] / times[chosen] - 1:.0%}"
+        return text("scaling.faster", **cut, fewer=parts[other], other=other.stage, more=more)
     other = min(fewer, key=sizes.get)
-    return text("scaling.smallest", **cut, fewer=parts[other], needs=show_size(sizes[other]), room=show_size(room))
+    needs = {"needs": show_size(sizes[other]), "room": show_size(room)}
+    return text("scaling.smallest", **cut, fewer=parts[other], other=other.stage, **needs)
+
+
+def _named(thing: "Transformer | Gpu", known: dict) -> str:
+    """Return the name of a model or of a GPU, whose memory may be another one; if it has none, what it is."""
+    same = thing._replace(memory=0) if isinstance(thing, Gpu) else thing
+    for name, each in known.items():
+        if same == (each._replace(memory=0) if isinstance(each, Gpu) else each):
+            return name
+    return f"{thing.peak / 1e12:.0f} TFLOP/s" if isinstance(thing, Gpu) else f"{thing.parameters / 1e9:.3g} · 10⁹"
 
 
 def _divisors(count: int) -> list[int]:

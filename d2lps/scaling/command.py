@@ -1,13 +1,14 @@
 """``python -m d2lps parallelize``: choose a layout, print it as a table, and write a trace of its pipeline."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
-from d2lps.messages import LANGUAGES, speak, text
+from d2lps.messages import LANGUAGES, speak, text, why
 from d2lps.scaling.choosing import Choice, parallelize
 from d2lps.scaling.speed import GPUS
-from d2lps.scaling.transformer import ScalingError
+from d2lps.scaling.transformer import MODELS, ScalingError
 from d2lps.schedule import interleaved, one_f_one_b, pipeline
 from d2lps.simulate import cost
 from d2lps.topology import Topology, both_ways
@@ -18,16 +19,16 @@ MOST_STAGES, MOST_TASKS = 16, 4096  # of a trace, so that it can be read
 
 
 def main(arguments: list[str]) -> int:
-    """Print the layout that :func:`d2lps.parallelize` chooses; 1 if there is none."""
+    """Print the layout that :func:`d2lps.parallelize` chooses; 1 if there is none, or its trace cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m d2lps parallelize", description=__doc__.partition(": ")[2])
-    parser.add_argument("--model", required=True, help="such as gpt3 or llama3-405b")
-    parser.add_argument("--gpus", required=True, type=int)
-    parser.add_argument("--gpu", default="a100", help=" ".join(GPUS))
-    parser.add_argument("--memory", help='of a GPU, such as "80 GB"')
-    parser.add_argument("--per-node", type=int, default=8)
-    parser.add_argument("--batch", type=int, help="sequences of a step")
-    parser.add_argument("--tensor", type=int)
-    parser.add_argument("--pipeline", type=int)
+    parser.add_argument("--model", required=True, help=" ".join(MODELS))
+    parser.add_argument("--gpus", required=True, type=_count, help="number of all GPUs")
+    parser.add_argument("--gpu", default="a100", help=f"{' or '.join(GPUS)}; %(default)s if left out")
+    parser.add_argument("--memory", help='of a GPU, such as "80 GB"; that of its data sheet if left out')
+    parser.add_argument("--per-node", type=_count, default=8, help="GPUs of a machine; %(default)s if left out")
+    parser.add_argument("--batch", type=_count, help="sequences of a step; about 4 million tokens if left out")
+    parser.add_argument("--tensor", type=_count, help="GPUs that share a matrix; chosen if left out")
+    parser.add_argument("--pipeline", type=_count, help="stages; chosen if left out")
     parser.add_argument("--language", choices=LANGUAGES, default="en")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the pipeline for Perfetto or chrome://tracing"
@@ -36,18 +37,41 @@ def main(arguments: list[str]) -> int:
     file = options.pop("trace")
     speak(options.pop("language"))
     try:
+        for name, known in (("model", MODELS), ("gpu", GPUS)):
+            if options[name] not in known:
+                raise ScalingError(text("scaling.one-of", name=name, value=options[name], known=", ".join(known)))
         choice = parallelize(**options)
-    except (ScalingError, UnitError) as error:
-        print(error, file=sys.stderr)
+    except UnitError:
+        print(text("scaling.memory", value=options["memory"]), file=sys.stderr)
+        return 1
+    except ScalingError as error:
+        names = "|".join(options)  # as Python writes them; the command writes --per-node
+        print(re.sub(rf"\b({names})(?= =)", lambda name: _option(name[1]), str(error)), file=sys.stderr)
         return 1
     print(choice)
-    if file:
-        trace = trace_of(choice)
+    return _write(choice, file) if file else 0
+
+
+def _count(value: str) -> "int | str":
+    """Return a number, or what is none: parallelize refuses it in the reader's language."""
+    return int(value) if value.isdecimal() else value
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _write(choice: Choice, file: Path) -> int:
+    trace = trace_of(choice)
+    try:
         file.write_text(trace.to_chrome(), encoding="utf-8")
-        stages, batches = len(trace.plan.nodes), len({task.batch for task in trace.plan.tasks})
-        if (stages, batches) != (choice.layout.pipeline, choice.layout.batches):
-            print(text("scaling.part", stages=stages, batches=batches))
-        print(text("scaling.written", file=file))
+    except OSError as error:
+        print(text("scaling.not-written", file=file, why=why(error)), file=sys.stderr)
+        return 1
+    stages, batches = len(trace.plan.nodes), len({task.batch for task in trace.plan.tasks})
+    if (stages, batches) != (choice.layout.pipeline, choice.layout.batches):
+        print(text("scaling.part", stages=stages, batches=batches))
+    print(text("scaling.written", file=file))
     return 0
 
 

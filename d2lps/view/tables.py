@@ -92,6 +92,26 @@ class Table:
         self._columns, self._values = columns, values
 
     @property
+    def columns(self) -> list[str | int]:
+        """The names of the columns."""
+        return self._columns
+
+    def bars(self, *columns: str, label: int = 1, end: str | None = None, log: bool = False):
+        """Return the table as a picture: a bar per row, stacked from ``columns``, and the cell of ``end`` behind it.
+
+        The first ``label`` cells name the row. A log axis takes one column.
+        """
+        from d2lps.view.charts import Chart
+
+        return Chart(self, "bars", columns, label, end, log)
+
+    def dots(self, *columns: str, label: int = 1, end: str | None = None, log: bool = False):
+        """Return the table as a picture: a dot per cell of ``columns``, and a line if it has two numbers, ``3 … 4``."""
+        from d2lps.view.charts import Chart
+
+        return Chart(self, "dots", columns, label, end, log)
+
+    @property
     def heads(self) -> list[str]:
         """The headings, in the language in force."""
         return [text(f"table.{column}") if isinstance(column, str) else str(column) for column in self._columns]

@@ -1,11 +1,11 @@
 """What is looked at on a host before it trains with others."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from d2lps.__main__ import main
 from d2lps.cluster import doctor
 
 
@@ -41,7 +41,27 @@ def test_without_torch_the_rest_is_looked_at(monkeypatch):
     assert {finding.what for finding in doctor._limits()} >= {"open files"}
 
 
-@pytest.mark.slow
-def test_the_command_says_how_it_is_called():
-    done = subprocess.run([sys.executable, "-m", "d2lps", "doktor"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "python -m d2lps COMMAND" in done.stderr and "doctor" in done.stderr
+def test_on_a_terminal_each_check_is_named_while_it_runs(capsys, monkeypatch):
+    def slow():
+        assert capsys.readouterr().err.endswith("slow\r")
+        yield doctor.Finding("slow", "ended", True)
+
+    monkeypatch.setattr(doctor, "_torch", slow)
+    monkeypatch.setattr(doctor, "_emulation", lambda: iter(()))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    doctor._torch.__name__ = "_slow"
+    doctor.main([])
+    assert "ok    slow         ended" in capsys.readouterr().out
+
+
+def test_help_is_no_error_and_an_unknown_command_is_named(capsys):
+    for call, words in ((["--help"], "parallelize"), ([], "doctor"), (["doctor", "--help"], "--json")):
+        with pytest.raises(SystemExit) as ended:
+            main(call)
+        printed = capsys.readouterr()
+        assert ended.value.code == 0 and words in printed.out and "``" not in printed.out and not printed.err
+    for call, unknown in ((["doktor"], "'doktor'"), (["doctor", "--jsn"], "--jsn")):
+        with pytest.raises(SystemExit) as ended:
+            main(call)
+        printed = capsys.readouterr()
+        assert ended.value.code == 2 and unknown in printed.err and not printed.out

@@ -747,6 +747,12 @@ def test_the_numbers_of_chapter_13(executed, language):
     ranges = {row[0]: [float(each.rstrip("%")) for each in row[-1].split(" … ")] for row in rows("more-published")[1:]}
     assert len(ranges) == 17 and min(each[-1] for each in ranges.values()) == -15.4
     assert [each[-1] for name, each in ranges.items() if len(each) == 2][:3] == [40.5, 17.4, 5.7]
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    unfolded = [re.sub("(?s)<details>.*?</details>", "", page(book, cell.id)) for cell in code]
+    tables = [cell.id for cell, html in zip(code, unfolded, strict=True) if "<table" in html]
+    assert tables == ["ledger", "unbalanced-table", "choose", "choose-llama", "real-gpu", "what-next-map"]
+    charts = [cell.id for cell, html in zip(code, unfolded, strict=True) if "d2-chart" in html]
+    assert charts == "gpt3-activations wires some-layouts published more-published llama llama-memory".split()
     same = rows("same-recomputation")
     assert [row[2] for row in same] == ["full", "none"] * 2 and same[-1][3] == "97.4 GB"
     assert ">97.4 GB<" in page(book, "llama-memory").replace("\u00a0", " ")

@@ -1,16 +1,18 @@
 """Large models: published counts, memory and speeds, and the layouts that are chosen."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from d2lps import Transformer, memory, parallelize
 from d2lps.__main__ import main
-from d2lps.messages import speak
+from d2lps.messages import LANGUAGES, speak
 from d2lps.scaling import (
     GPUS,
     LLAMA3,
@@ -281,6 +283,14 @@ def test_reasons():
         assert words in parallelize("gpt3", 1024, batch=1536).reason
 
 
+def test_the_reason_names_the_zero_stage_of_both_cuts():
+    reason = parallelize("llama3-405b", 16384, batch=16384, gpu="h100").reason
+    chosen, other = re.findall(r"ZeRO stage (\d)", reason)
+    whole = parallelize("llama3-405b", 16384, batch=16384, gpu="h100", tensor=1, pipeline=1)
+    assert "with t·p = 1 (" in reason and chosen == "1" and other == str(whole.layout.stage) == "3"
+    assert "each GPU computes all layers (ZeRO stage 3)" in whole.reason
+
+
 def test_the_other_cut_of_the_reason_is_the_fastest_one():
     chosen, other = (parallelize("gpt3", 1024, batch=1536, pipeline=p) for p in (4, 2))
     free = parallelize("gpt3", 1024, batch=1536)
@@ -328,7 +338,7 @@ REFUSED = [
     (lambda: parallelize("gpt3", 1024, pipeline=5), "pipeline = 5 does not divide layers = 96"),
     (lambda: parallelize("gpt3", 1024, pipeline=3), "pipeline = 3 does not divide gpus = 1024"),
     (lambda: parallelize("gpt3", 1024, batch=1), "1024 GPUs cannot share"),
-    (lambda: parallelize("gpt3", 8), "the model does not fit on 8 GPUs"),
+    (lambda: parallelize("gpt3", 8), r"the model does not fit \(GPUs: 8\)"),
     (lambda: Transformer(2, 64, 5, 16, 256), "heads = 5 does not divide width = 64"),
     (lambda: Transformer(2, 64, 4, 16, 256, groups=3), "groups = 3 does not divide heads = 4"),
     (lambda: Transformer(0, 64, 4, 16, 256), "layers = 0"),
@@ -372,7 +382,49 @@ def test_the_command(tmp_path, capsys):
     assert len(tasks) == 2 * choice.layout.pipeline * choice.layout.chunks * choice.layout.batches
     assert main(["parallelize", "--model", "gpt3", "--gpus", "8", "--language", "zh"]) == 1
     assert "还差" in capsys.readouterr().err
-    assert main(["nonsense"]) == 2
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ("--model gpt5 --gpus 8", "there is no --model gpt5: write one of gpt3"),
+        ("--model gpt3 --gpus 8 --gpu b9", "there is no --gpu b9: write one of a100, h100"),
+        ("--model gpt3 --gpus x", "--gpus = 'x': write a whole number"),
+        ("--model gpt3 --gpus 1024 --tensor 16", "--tensor = 16 does not divide --per-node = 8"),
+        ("--model gpt3 --gpus 8 --memory 80", "--memory 80: write a size with its unit, such as --memory '80 GB'"),
+        ("--model gpt3 --gpus 1", "the model does not fit (GPUs: 1)"),
+    ],
+)
+def test_the_command_refuses_in_its_own_words(options, words, capsys):
+    assert main(["parallelize", *options.split()]) == 1
+    refused = capsys.readouterr().err
+    assert refused.startswith(words) and "Transformer(" not in refused and "Gpu(" not in refused
+
+
+def test_a_trace_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
+    call = ["parallelize", "--model", "gpt-1.7b", "--gpus", "8", "--trace"]
+    for file in (tmp_path / "nowhere" / "trace.json", tmp_path):
+        assert main([*call, str(file)]) == 1
+        (refused,) = capsys.readouterr().err.splitlines()
+        assert refused.startswith(f"the trace cannot be written to {file}: ")
+
+
+def test_the_table_names_model_gpus_and_batch():
+    lines = str(parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, memory="79 GB").table()).splitlines()
+    values = [line.split("   ")[-1].strip() for line in lines]
+    assert values[1:4] == ["llama3-405b", "16384 × h100", "2048"] and values[-1].endswith("/ 79 GB")
+    own = parallelize(Transformer(2, 64, 4, 16, 256), gpus=2, batch=2, gpu=GPUS["a100"]._replace(peak=1e14))
+    assert "2 × 100 TFLOP/s" in str(own)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_command_in_chapter_13_answers_as_its_cell_does(language, capsys):
+    folder = Path(__file__).parents[2] / "chapters" / "13-choosing"
+    (command,) = re.findall(r"python -m d2lps (parallelize .*)", (folder / f"{language}.md").read_text("utf-8"))
+    (call,) = re.findall(r'parallelize\(("llama3-405b".*16384.*)\)', (folder / "lesson.py").read_text("utf-8"))[:1]
+    assert main(command.partition(" --trace")[0].split()) == 0
+    choice = eval(f"parallelize({call})")  # the cell's own arguments
+    assert capsys.readouterr().out.strip() == str(choice)
 
 
 def test_a_trace_takes_the_time_that_the_closed_form_predicts():
