@@ -158,8 +158,14 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "full": _columns((tick(c.time), *c[1:]) for c in _counted(load.full)),
         "deciding": _columns((tick(c.time), *c[1:]) for c in load.deciding),
         "mean": round(mean_full(load, trace.duration), 4),
-        "reason": reason(load, trace.duration),
-        "awaited": bool(awaited(load, trace.duration)),
+        "reason": (reason(load, trace.duration)[0], scene.losses[-1][1])
+        if scene.losses
+        else reason(load, trace.duration),
+        "awaited": bool(scene.losses or awaited(load, trace.duration)),
+        "losses": _columns(
+            (tick(time), 0, before, after)
+            for (_, before), (time, after) in zip([(0.0, ""), *scene.losses], scene.losses, strict=False)
+        ),
         "long": round(gauges(scene.layout, load)[1], 1),
         "label_level": scene.label_level,
     }

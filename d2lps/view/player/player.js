@@ -206,11 +206,13 @@ function perform(run, still, data, longest) {
     if (part !== worked) atWork.style.transform = `scaleX(${(worked = part)})`;
     fresh = false;
     const sum = deciding < 0 ? 0 : sums[deciding];
-    tell(decides, sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : "");
+    tell(decides, loss || (sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : ""));
   }
 
   boxes.forEach((box) => box.classList.remove("d2-working", "d2-gone"));
   const deaths = walk(run.gone ?? [], (node, on) => boxes[node].classList.toggle("d2-gone", on > 0));
+  let loss = ""; // the sentence about the dead
+  const losses = walk(run.losses ?? [], (_, sentence) => { loss = sentence; });
   const works = walk(run.work, (node, on) => boxes[node].classList.toggle("d2-working", on > 0));
 
   // The messages under way.
@@ -261,6 +263,7 @@ function perform(run, still, data, longest) {
     fullness(tick);
     works(tick);
     deaths(tick);
+    losses(tick);
     table?.show(tick);
     ticked = tick;
     for (let i = 0; i < start.length; i++) {
