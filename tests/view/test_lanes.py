@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from helpers.traces import names, texts
 
-from d2lps import Link, Topology, cost, draw, speak
+from d2lps import Link, Topology, cost, draw, pcie_server, speak
 from d2lps.messages import LANGUAGES, text
 from d2lps.schedule import (
     Schedule,
@@ -23,6 +23,7 @@ from d2lps.schedule import (
     tensor_mlp,
     zero_bubble,
 )
+from d2lps.simulate import asynchronous
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.lanes import ON, PALE, Lanes, on
 from d2lps.view.drawing.legend import marks
@@ -249,3 +250,31 @@ def test_a_narrow_gap_makes_no_rectangle_of_negative_width(gap):
     late = {"start": 1 + gap * 0.006}
     events = [replace(event, **late) if event.kind == "task" and event.start == 1 else event for event in trace.events]
     assert "h--" not in draw(replace(trace, events=tuple(events)))._repr_html_()
+
+
+@pytest.mark.parametrize("what", [SCHEDULES["gpipe"](), cost.shared(SCHEDULES["gpipe"]())])
+def test_the_legend_is_folded_on_a_page_and_written_out_in_a_file(what):
+    page, file = draw(what)._repr_html_(), str(draw(what))
+    picture, legend = page.split('<details class="d2-legend">')
+    sentences = [
+        sentence for _, sentence in marks([Lanes.of_slots(what) if isinstance(what, Schedule) else Lanes(what)])
+    ]
+    assert re.findall(r"</svg>([^<]+)</li>", legend) == sentences
+    assert not any(sentence in picture for sentence in sentences) and "d2-legend" in file
+
+
+def test_a_narrow_task_without_a_color_keeps_its_number():
+    history = asynchronous(3, 12, lambda random, rank: 0.1)
+    found = {(label, least) for _, label, least, _ in Lanes(history.lanes()).letters()}
+    assert {("G1", "1"), ("G2", "2")} <= found
+    piped = {(label, least) for _, label, least, _ in Lanes(cost.shared(SCHEDULES["gpipe"]())).letters()}
+    assert {("F1", "F"), ("B1", "B")} <= piped
+
+
+def test_the_name_of_a_place_is_in_the_language_of_the_reader():
+    shown = set()
+    for language in LANGUAGES:
+        speak(language)
+        shown.add(texts(str(draw(pcie_server())))[0])
+        assert texts(str(draw(Topology("my_two_hosts", {"a": "gpu"}, ()))))[0] == "my two hosts"
+    assert len(shown) == 3 and not any("_" in name for name in shown)

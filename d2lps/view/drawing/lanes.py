@@ -10,6 +10,7 @@ A color is a micro-batch, or an operator if there are no micro-batches. Forward 
 pale within a frame, gradients of weights paler. Its width is time and can be stretched: 1000 units, without text.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from d2lps.schedule.acts import made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.boxes import spoken
 from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
@@ -204,9 +206,13 @@ class Lanes:
         """Return the length of a memory bar."""
         return GAUGE * size / self.peak
 
-    def letters(self) -> list[tuple[Block, str, int]]:
-        """Return the blocks with their labels and the number in :data:`ON` of the color that is legible on them."""
-        return [(block, block.label, on(block.hue, block.name)) for block in self.tasks]
+    def letters(self) -> list[tuple[Block, str, str, int]]:
+        """Return (block, its label, the shortest one, the number in :data:`ON` of the color that is legible on it).
+
+        In a narrow block a color is the micro-batch, so the kind of task is left; without a color it is the number.
+        """
+        labels = [(block, block.label, re.sub(r"^\D+(?=\d+$)", "", block.label)) for block in self.tasks]
+        return [(b, label, label[:1] if b.name in PALE else number, on(b.hue, b.name)) for b, label, number in labels]
 
     def heading(self, timed: bool = True) -> str:
         """Return the origin of the trace and, if ``timed``, its duration, in the language in force."""
@@ -219,7 +225,7 @@ class Lanes:
 def source(trace: Trace) -> list[str]:
     """Return the origin of a trace, cut to fit into a heading, and its topology, in the language in force."""
     origin = [text("draw.measured"), short(trace.origin, 400)] if trace.measured else [text(f"draw.{trace.origin}")]
-    return origin + [trace.topology.name] * (trace.topology.name != "pairs")
+    return origin + [spoken(trace.topology)] * (trace.topology.name != "pairs")
 
 
 def _of(size: float, limit: float) -> str:

@@ -196,11 +196,12 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
         for b in (*scene.tasks, *scene.messages)
     ]
     letters = []
-    for block, label, color in scene.letters():
+    for block, label, least, color in scene.letters():
         x, wide = scene.spot(block)
         top, high = scene.level(block)
         if wide * duration >= 7 * longest:  # wide enough for a letter on a broad screen
-            letters.append([_tidy(x / WIDE * 100), _tidy(top), round(wide / WIDE * 100, 2), _tidy(high), label, color])
+            place = _tidy(x / WIDE * 100), _tidy(top), round(wide / WIDE * 100, 2), _tidy(high)
+            letters.append([*place, label, least, color])
     return WITHOUT | {
         "name": name,
         "where": scene.heading(timed=False),

@@ -62,15 +62,15 @@ function lanes(run, data, scene) {
     if (over === (over = tick >= TICKS)) return;
     held.forEach((bytes, node) => (over ? bar(node, run.peaks[node], peaks[node]) : bar(node, bytes, amount(bytes, data.unit))));
   }
-  const letters = run.letters.map(([x, y, width, height, , color]) => make("span", { class: `d2-cell d2-on${color}`, "aria-hidden": "true",
+  const letters = run.letters.map(([x, y, width, height, , , color]) => make("span", { class: `d2-cell d2-on${color}`, "aria-hidden": "true",
     style: `left:${x}%;width:${width}%;top:${y}px;height:${height}px;line-height:${height}px` }));
   const [start = [], end, lane, title] = run.blocks;
   return {
     letters,
     show,
-    // The whole label of a task where it has room, else its letter, else nothing.
-    fit: (room) => run.letters.forEach(([, , width, , label], i) =>
-      tell(letters[i], [label, label[0], ""].find((all) => 6.4 * all.length + 2 <= (width * room) / 100 || !all))),
+    // The whole label of a task where it has room, else its shortest label, else nothing.
+    fit: (room) => run.letters.forEach(([, , width, , label, least], i) =>
+      tell(letters[i], [label, least, ""].find((all) => 6.4 * all.length + 2 <= (width * room) / 100 || !all))),
     node: (i) => fillIn(run.limits[i] === null ? words.holds : words.limited, { node: run.nodes[i], now: amount(held[i], data.unit),
       peak: amount(run.peaks[i], data.unit), limit: amount(run.limits[i] ?? 0, data.unit) }),
     at(tick, at, clock) {
