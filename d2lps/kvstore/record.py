@@ -59,7 +59,15 @@ class PullRecord(NamedTuple):
     nbytes: int | None = None  # of some rows; None: of the whole part
 
 
-KINDS = {"pushes": PushRecord, "versions": VersionRecord, "pulls": PullRecord}
+class LossRecord(NamedTuple):
+    """The loss of worker ``rank``: silent from ``start`` on, it counted as lost from ``end`` on."""
+
+    rank: int
+    start: float
+    end: float
+
+
+KINDS = {"pushes": PushRecord, "versions": VersionRecord, "pulls": PullRecord, "losses": LossRecord}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 
@@ -70,7 +78,7 @@ class Record:
         self._rows = {kind: deque(maxlen=KEPT) for kind in KINDS.values()}
         self._count = count()
 
-    def add(self, row: PushRecord | VersionRecord | PullRecord) -> None:
+    def add(self, row: PushRecord | VersionRecord | PullRecord | LossRecord) -> None:
         self._rows[type(row)].append((next(self._count), row))  # a deque needs no lock
 
     def as_metadata(self, rule: str | None, start: int = 0) -> dict:
@@ -99,6 +107,7 @@ class ServerRecord(NamedTuple):
     pushes: list[PushRecord]
     versions: list[VersionRecord]
     pulls: list[PullRecord]
+    losses: list[LossRecord]
     rule: str | None
 
     @classmethod
@@ -113,7 +122,7 @@ class ServerRecord(NamedTuple):
         """Return the record of one part, with its versions and pulls in order."""
         pushes, versions, pulls = ([row for row in rows if row.part == part] for rows in self[:3])
         versions.sort(key=lambda row: row.version)
-        return ServerRecord(pushes, versions, sorted(pulls, key=lambda row: row.start), self.rule)
+        return ServerRecord(pushes, versions, sorted(pulls, key=lambda row: row.start), self.losses, self.rule)
 
 
 def trace(
@@ -138,8 +147,12 @@ def trace(
         names = {clock: name(clock, server) for clock in shown}
         events += _events(f"server{server}", nbytes, records[server, number], names)
     first = min(event.start for event in events)
+    events += _losses([row for record in records.values() for row in record.losses], first, events, shown[0])
     step = {clock: i for i, clock in enumerate(shown, 1)}
-    events = [replace(e, step=step[e.step], start=e.start - first, end=e.end - first) for e in events]
+    events = [
+        replace(e, step=step[e.step], start=e.start - first, end=e.end - first, key=e.key or next(iter(share)))
+        for e in events
+    ]
     events.sort(key=lambda event: (event.start, event.end))
     ranks, nodes = [f"worker{i}" for i in range(workers)], [f"server{server}" for server, _ in sizes]
     ends = [pair for rank in ranks for server in nodes for pair in ((rank, server), (server, rank))]
@@ -179,6 +192,20 @@ def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, 
         for clock in sorted(news):  # one message, shown as the rounds that are new in it
             add("send", clock, row, server, f"worker{row.rank}", "copy", size, *sorted(now[clock]))
     return events
+
+
+def _losses(rows: Sequence[LossRecord], first: float, events: Sequence[Event], clock: int) -> list[Event]:
+    """Return two events per lost worker: it is waited for, and then, until the end of the trace, no longer."""
+    found: dict[int, LossRecord] = {}
+    for row in sorted(rows, key=lambda row: row.start):  # each server notices it
+        found.setdefault(row.rank, row)
+    until, gone = max([*(e.end for e in events), *(row.end for row in found.values())]), []
+    for row in found.values():
+        for start, end in ((row.start, row.end), (row.end, until)):
+            if max(start, first) < end:
+                node = f"worker{row.rank}"
+                gone.append(Event("gone", clock, max(start, first), end, node, node, "", "gone", 0))
+    return gone
 
 
 class Pull(NamedTuple):

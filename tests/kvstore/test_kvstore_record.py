@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from d2lps import Trace, draw
-from d2lps.kvstore import Refused, cluster
+from d2lps.kvstore import Refused, WorkerLost, cluster
 from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.scene import Scene
 
 SMALL, LARGE = 1000, 300_001  # elements: through sockets; cut over all servers, and in shared memory
 
@@ -62,6 +63,42 @@ def test_the_picture_shows_who_is_in_every_round():
     assert all(look.who == (0, 1, 2) and look.complete and look.updated for look in motion.cells_at(trace.duration))
     assert {motion.looks[m.look].who for m in motion.messages if m.dst == "server0"} == {(0,), (1,), (2,)}
     assert "server0" in str(draw(trace))
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("lost", ["drop", "fail"])
+def test_a_lost_worker_is_in_the_trace_from_its_loss_and_waited_for_until_it_counts_as_lost(lost, servers):
+    with cluster("dist_sync", 3, servers, record=True, lost=lost) as stores:
+        for_all = threading.Barrier(3, timeout=30)
+
+        def work(store):
+            value = torch.zeros(LARGE)
+            store.init("w", value)
+            for step in range(2):
+                if (store.rank, step) == (2, 1):
+                    for_all.wait()
+                    return stores.kill_worker(2)
+                try:
+                    store.push("w", torch.ones(LARGE))
+                    store.pull("w", out=value) if step == 0 else for_all.wait()
+                    store.pull("w", out=value)
+                except WorkerLost:
+                    return None
+
+        threads = [threading.Thread(target=work, args=(store,)) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        trace = stores[0].trace("w")
+    gone = [event for event in trace.events if event.kind == "gone"]
+    assert {event.src for event in gone} == {"worker2"} and gone[-1].end == trace.duration
+    assert len(gone) == (2 if lost == "drop" else 1)
+    assert gone[0].start >= max(e.end for e in trace.events if e.kind == "send" and e.src == "worker2")
+    assert follow(trace).gone_at(trace.duration) == {2}
+    waits = [sentence for _, sentence in Scene(trace).losses if "waiting for it: worker0, worker1" in sentence]
+    assert len(waits) == 1
+    assert Trace.from_json(trace.to_json()) == trace
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])

@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from helpers import browser as browsers
+from helpers.traces import texts
 
 from d2lps import Event, Link, Plan, Topology, Trace, watch
 from d2lps.trace import TraceError
@@ -16,6 +18,7 @@ from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import step_labels
 from d2lps.view.drawing.timeline import step_runs, timeline
+from d2lps.view.drawing.traffic import GONE
 
 chromium = browsers.chromium
 NODES = ("w", "s", "t")
@@ -84,6 +87,30 @@ def test_it_is_crossed_out_only_then():
     assert "d2-gone" in film(scene, Clock(5.0, 1.0)) and any("crossed out" in what for _, what in marks([scene]))
 
 
+def test_its_links_are_gray_only_then():
+    scene = Scene(dies(until=3.75))
+    links = [f"{place.src}→{place.dst}" for place in scene.motion.sharing]
+
+    def gray(at: float) -> set[str]:
+        return {link for link, state in zip(links, scene.load.states_at(at), strict=True) if state == GONE}
+
+    assert [gray(at) for at in (1.9, 2.0, 3.7, 3.75)] == [set(), {"w→s"}, {"w→s"}, set()]
+    assert 'class="d2-share d2-gone"' in scene.svg(3.0) and 'class="d2-share d2-gone"' not in scene.svg(1.0)
+
+
+def test_the_caption_names_the_dead_and_those_that_wait_until_they_go_on():
+    trace = dies(until=5.0)
+    events = [event for event in trace.events if event.key != "2"]
+    quiet = replace(trace, events=tuple(events))
+    assert Scene(quiet).losses == [(2.0, "dead: s; waiting for it: w"), (4.0, "dead: s")]
+    assert "dead: s; waiting for it: w" in " ".join(texts(str(draw(quiet, at=3.0))))
+    given_up = [events[0], replace(events[1], end=3.0), replace(events[1], start=3.0), *events[2:]]
+    found = Scene(replace(trace, events=tuple(given_up))).losses
+    assert found == [(2.0, "dead: s; waiting for it: w"), (3.0, "dead: s")], (
+        "a node that was given up is not waited for"
+    )
+
+
 def test_a_run_in_which_nobody_dies_has_no_cross():
     trace = dies(until=3.75)
     lives = Trace("shared", trace.plan, trace.topology, 9, tuple(e for e in trace.events if e.kind != "gone"))
@@ -112,6 +139,8 @@ def test_the_player_crosses_it_out_and_back_again(chromium, tmp_path):
             "all.value = at; all.dispatchEvent(new Event('input')) }",
             part,
         )
-        seen.append(page.evaluate("() => getComputedStyle(document.querySelector('.d2-cross')).display"))
-    assert seen == ["none", "inline", "none", "inline", "none"]
+        cross, lanes = "getComputedStyle(document.querySelector('.d2-cross')).display", "'.d2-share.d2-gone'"
+        seen.append(page.evaluate(f"() => [{cross}, document.querySelectorAll({lanes}).length]"))
+        assert page.locator(".d2-decider").inner_text().startswith("dead: s") == (seen[-1][0] == "inline")
+    assert seen == [["none", 0], ["inline", 1], ["none", 0], ["inline", 1], ["none", 0]]
     page.close()

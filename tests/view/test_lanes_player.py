@@ -9,7 +9,7 @@ from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
 from helpers.traces import names, predicted
 
-from d2lps import Topology, cost, speak, watch
+from d2lps import Topology, cost, opening, speak, watch
 from d2lps.messages import LANGUAGES
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline, place, tensor_mlp, zero_bubble
 from d2lps.topology import both_ways
@@ -70,7 +70,7 @@ def head(page, run: int = 0) -> float:
 def test_memory_bars_show_each_moment_forwards_and_back(opened):
     run = trace(memory=dict.fromkeys(names(4), 8 * GB))
     page = opened(watch(run))
-    for part in (0.0, 0.31, 0.77, 1.0, 0.5, 0.02):
+    for part in (0.0, 0.31, 0.77, 0.999, 0.5, 0.02):
         page.locator(".d2-controls input").evaluate(MOVE, part)
         at = part * run.duration
         held = [[size for moment, size in run.memory(node) if moment <= at + 1e-9][-1] for node in names(4)]
@@ -78,6 +78,18 @@ def test_memory_bars_show_each_moment_forwards_and_back(opened):
         assert head(page) == pytest.approx(100 * part, abs=0.01)
     amounts = page.locator(".d2-amount").all_text_contents()
     assert [words.split("\u00a0")[1] for words in amounts] == ["GB"] * 4
+
+
+def test_memory_bars_show_the_peak_when_the_run_is_over_and_go_back_from_there(opened):
+    run = trace()
+    page = opened(watch(run))
+    peaks = [run.peak_memory(node) for node in names(4)]
+    first = [run.memory(node)[0][1] for node in names(4)]
+    assert first != peaks
+    for part, held, words in ((1.0, peaks, "peak {:g} GB"), (0.0, first, "{:g}\u00a0GB")):
+        page.locator(".d2-controls input").evaluate(MOVE, part)
+        assert bars(page) == pytest.approx([88 * size / max(peaks) for size in held], abs=0.1)
+        assert page.locator(".d2-amount").all_text_contents() == [words.format(size / GB) for size in held]
 
 
 def test_steps_are_the_moments_at_which_tasks_start(opened):
@@ -90,7 +102,12 @@ def test_steps_are_the_moments_at_which_tasks_start(opened):
         page.keyboard.press("ArrowRight")
     assert places == [0, 16.67, 33.33, 50, 66.67, 83.33, 100]
     assert steps[:3] == ["step 1 of 6", "step 2 of 6", "step 3 of 6"]
-    assert page.locator(".d2-mean").inner_text() == "bubble: 33.3 % of the total time; relative to ideal, 50 %"
+    assert page.locator(".d2-mean").inner_text() == "bubble: 33.3 % of the total time"
+    details = page.locator(".d2-more")
+    assert "50 %" not in page.locator(".d2-player").inner_text()
+    details.locator("summary").click()
+    assert details.inner_text().splitlines()[-1].strip() == "bubble relative to ideal: 50 %"
+    page.locator(".d2-player").focus()
     page.keyboard.press("Home")
     assert page.locator(".d2-full-links").inner_text() == "1 of 2 devices compute"
     page.keyboard.press("Space")
@@ -129,9 +146,34 @@ def test_letters_have_room_or_are_not_there(opened):
     page.wait_for_function("[...document.querySelectorAll('.d2-track .d2-cell')].some(e => e.textContent)")
 
 
+@pytest.mark.parametrize("width", [1280, 700, 390])
+def test_openings_stand_below_each_other_and_are_legible(opened, width):
+    """No axis of time is narrower than 300 px unless the window is a phone, and no letter is smaller than 9 px."""
+    for chapter in ("07", "09", "12", "13"):
+        page = opened(opening(chapter), width=width)
+        tracks = page.locator(".d2-all").evaluate_all(
+            "all => all.map(e => e.getBoundingClientRect()).map(r => [r.left, r.width])"
+        )
+        assert len({left for left, _ in tracks}) == 1, chapter
+        assert min(wide for _, wide in tracks) >= (300 if width >= 700 else 150), chapter
+        for part in (0.5, 1.0):
+            page.locator(".d2-controls input").evaluate(MOVE, part)
+            page.wait_for_timeout(50)
+            small = page.evaluate(
+                """() => [...document.querySelectorAll(".d2-player *")].filter((e) => e.checkVisibility() &&
+                [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())).map((e) => [e.textContent,
+                parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM?.().a ?? 1)]).filter((x) => x[1] < 9)"""
+            )
+            assert small == [], chapter
+        if width >= 700:
+            labels = set(page.locator(".d2-track .d2-cell").all_text_contents())
+            assert {label[0] for label in labels if label} >= {"F", "B"} and labels != {""}, chapter
+
+
 def test_a_race_has_one_clock_and_one_scale_of_memory(opened):
     runs = PLAYED["race"]()
     page = opened(watch(*runs, names=["GPipe", "1F1B", "ZB-H1"]), width=1200)
+    assert page.locator(".d2-standings").is_visible()
     page.locator(".d2-controls input").evaluate(MOVE, 0.2)
     at = 0.2 * max(run.duration for run in runs)
     peak = max(run.peak_memory(node) for run in runs for node in names(4))

@@ -13,6 +13,7 @@ from contextlib import suppress
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.record import LossRecord
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import handshake, tls
@@ -196,12 +197,15 @@ class Server:
 
     def _ended(self, session: WorkerSession, why: str, left: bool, silent: bool) -> None:
         """Count a worker as lost whose session has ended; unless it left or was silent, it may come back first."""
+        since = time.monotonic() - (own_time() - session.heard if silent else 0.0)
         until = own_time() + (0.0 if left or silent else min(1.0, self.store.deadline / 2))
         while self._open and own_time() < until:
             if self._sessions.get(session.rank) is not session:
                 return  # it is back
             time.sleep(0.02)
         if left or silent or self._open and self._sessions.get(session.rank) is session:
+            if self.store.record and not left:
+                self.store.record.add(LossRecord(session.rank, since, time.monotonic()))
             self.store.lose(session.rank, why, left)
 
     def _watch(self) -> None:

@@ -20,6 +20,7 @@ from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
 from d2lps.view.drawing.hash_ring import hash_ring, moved, two_rings
 from d2lps.view.drawing.lanes import Lanes
+from d2lps.view.drawing.legend import folded, marks
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.space_time import messages, space_time
 from d2lps.view.drawing.still import still
@@ -83,15 +84,25 @@ def draw(
         return Drawing(lambda: space_time(what, start, end), f"{len(messages(what, start, end))} messages, {moments}")
     if isinstance(what, Schedule):
         _require_drawable("draw", len(what.nodes), len(what.acts))
-        return Drawing(lambda: still(Lanes.of_slots(what)), repr(what))
+        return _still(lambda: Lanes.of_slots(what), repr(what))
     trace = require_trace(what, "draw")
     if isinstance(trace.plan, Schedule):
         at = None if at is None else units.seconds(at)
         moment = "" if at is None else f" at {units.show_seconds(at)}"
-        return Drawing(lambda: still(Lanes(trace), at=at), f"{what!r}{moment}", at)
+        return _still(lambda: Lanes(trace), f"{what!r}{moment}", at)
     scene = Scene(trace)
     at = scene.motion.telling() if at is None else units.seconds(at)
-    return Drawing(lambda: still(scene, at=at), f"{what!r} at {units.show_seconds(at)}", at)
+    return _still(lambda: scene, f"{what!r} at {units.show_seconds(at)}", at)
+
+
+def _still(scene: "Callable[[], Scene | Lanes]", of: str, at: float | None = None) -> "Drawing":
+    """Return a picture whose legend is folded on a page, and below it elsewhere."""
+
+    def page() -> str:
+        shown = scene()
+        return legible(still(shown, at=at, explained=())) + folded(marks([shown]))
+
+    return Drawing(lambda: still(scene(), at=at), of, at, page)
 
 
 def require_trace(trace: object, name: str) -> Trace:
@@ -132,12 +143,12 @@ def _require_drawable(name: str, nodes: int, events: int = 0) -> None:
 class Drawing:
     """A finished picture, made by :func:`draw`.
 
-    ``svg`` returns one self-contained SVG in the language in force, ``of`` names the content for ``repr``, and ``at``
-    is the moment in seconds, if there is one.
+    ``svg`` returns one self-contained SVG in the language in force, ``of`` names the content for ``repr``, ``at`` is
+    the moment in seconds, if there is one, and ``page`` returns the picture as HTML, if that is more than the SVG.
     """
 
-    def __init__(self, svg: Callable[[], str], of: str, at: float | None = None):
-        self._svg, self._of, self.at = svg, of, at
+    def __init__(self, svg: Callable[[], str], of: str, at: float | None = None, page: Callable[[], str] | None = None):
+        self._svg, self._of, self.at, self._page = svg, of, at, page
 
     def __str__(self) -> str:
         return self._svg()
@@ -149,7 +160,7 @@ class Drawing:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return legible(str(self))
+        return self._page() if self._page else legible(str(self))
 
     def save(self, path: "str | Path") -> Path:
         """Write the SVG to a file, replacing it if it exists, and return its path."""

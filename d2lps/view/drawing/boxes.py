@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from d2lps.messages import named
 from d2lps.plan.plan import Plan
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.view.drawing.svg import Point, short
@@ -72,6 +73,11 @@ class Box:
 def host(node: str) -> str:
     """Return the host in the name of ``node``, or "" if there is none."""
     return node.rpartition("/")[0]
+
+
+def spoken(topology: Topology) -> str:
+    """Return the name of a topology in the language in force, without underscores."""
+    return named(topology.name).replace("_", " ")
 
 
 def local_name(node: str) -> str:

@@ -10,6 +10,7 @@ A color is a micro-batch, or an operator if there are no micro-batches. Forward 
 pale within a frame, gradients of weights paler. Its width is time and can be stretched: 1000 units, without text.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from d2lps.schedule.acts import made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.boxes import spoken
 from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
@@ -64,22 +66,23 @@ class Lanes:
     """
 
     def __init__(self, trace: Trace, slots: bool = False):
-        self.trace, self.slots, self.nodes = trace, slots, trace.plan.nodes
+        self.trace, self.slots, self.duration = trace, slots, trace.duration
+        self.scale = WIDE / (self.duration or 1)
+        self.hues = _hues(trace.plan)
+        memory = {node: trace.memory(node) for node in trace.plan.nodes}
+        limits = trace.topology.memory | dict(trace.plan.memory)
+        self.alike, blocks = _merged(
+            _blocks(trace, self.hues), {node: (memory[node], limits.get(node)) for node in memory}
+        )
+        self.nodes = tuple(self.alike)
         self.row = ROOMY if len(self.nodes) <= MANY else DENSE
         self.height = self.row * len(self.nodes)
-        self.duration = trace.duration
-        self.scale = WIDE / (self.duration or 1)
-        self.memory = {node: trace.memory(node) for node in self.nodes}
+        self.memory = {shown: memory[nodes[0]] for shown, nodes in self.alike.items()}
         # In slots, as the check of the schedule counts: values come in the order of its list.
-        peaks = (
-            trace.plan.peak if slots else {node: max(size for _, size in times) for node, times in self.memory.items()}
-        )
-        limits = trace.topology.memory | dict(trace.plan.memory)
-        self.peaks = {node: peaks[node] for node in self.nodes}
-        self.limits = {node: limits[node] for node in self.nodes if node in limits}
+        peaks = trace.plan.peak if slots else {node: max(size for _, size in memory[node]) for node in memory}
+        self.peaks = {shown: peaks[nodes[0]] for shown, nodes in self.alike.items()}
+        self.limits = {shown: limits[nodes[0]] for shown, nodes in self.alike.items() if nodes[0] in limits}
         self.peak = max([1, *self.peaks.values(), *self.limits.values()])
-        self.hues = _hues(trace.plan)
-        blocks = _blocks(trace, self.hues)
         self.tasks, self.messages = (
             [block for block in blocks if block.network == network] for network in (False, True)
         )
@@ -93,16 +96,18 @@ class Lanes:
         even = Schedule(schedule.nodes, schedule.values, acts, schedule.holds, schedule.wants, schedule.memory)
         return cls(cost.shared(even), slots=True)
 
-    def bubble(self) -> str:
-        """Return the sentence with both bubbles; empty if no task takes time."""
+    def bubble(self, relative: bool = False) -> str:
+        """Return the sentence with the bubble, of the total or ``relative`` to ideal; empty if no task takes time."""
         if not any(block.end > block.start for block in self.tasks):
             return ""
-        total, ideal = (f"{100 * self.trace.bubble(relative):.3g}" for relative in (False, True))
-        return text("lanes.bubble", total=total, ideal=ideal)
+        share = 100 * self.trace.bubble(relative)
+        share = f"{share:.3g}" if share < 999.5 else f"{share:,.0f}".replace(",", "\u202f")
+        return text("lanes.ideal" if relative else "lanes.bubble", share=share)
 
     def working(self) -> list[tuple[float, int]]:
         """Return (time, how many devices more, or less, compute from then on), in order."""
-        return sorted([(b.start, 1) for b in self.tasks] + [(b.end, -1) for b in self.tasks])
+        counts = [len(nodes) for nodes in self.alike.values()]
+        return sorted((time, way * counts[b.row]) for b in self.tasks for time, way in ((b.start, 1), (b.end, -1)))
 
     def memory_at(self, node: str, at: float | None) -> int:
         """Return the bytes on a node at a moment; without one, its peak."""
@@ -188,6 +193,7 @@ class Lanes:
                     x = min(self.long(size), GAUGE - 1)
                     inside.append(tag("rect", x=x - 1, width=2, y=y - 2, height=high + 4, **area(color)))
             sentence = _of(now, self.limits[node]) if at is None and node in self.limits else show_size(now)
+            sentence = text("lanes.peak", size=sentence) if at is None else sentence
             largest = f"--d2-most:{fine((GAUGE + BEYOND) / (0.6 * len(sentence)))}px"
             look = {"class_": "d2-soft d2-key d2-amount", "style": largest}
             inside.append(words(sentence, 0, y + 0.76 * self.row, "key", "soft", None, **look))
@@ -200,9 +206,13 @@ class Lanes:
         """Return the length of a memory bar."""
         return GAUGE * size / self.peak
 
-    def letters(self) -> list[tuple[Block, str, int]]:
-        """Return the blocks with their labels and the number in :data:`ON` of the color that is legible on them."""
-        return [(block, block.label, on(block.hue, block.name)) for block in self.tasks]
+    def letters(self) -> list[tuple[Block, str, str, int]]:
+        """Return (block, its label, the shortest one, the number in :data:`ON` of the color that is legible on it).
+
+        In a narrow block a color is the micro-batch, so the kind of task is left; without a color it is the number.
+        """
+        labels = [(block, block.label, re.sub(r"^\D+(?=\d+$)", "", block.label)) for block in self.tasks]
+        return [(b, label, label[:1] if b.name in PALE else number, on(b.hue, b.name)) for b, label, number in labels]
 
     def heading(self, timed: bool = True) -> str:
         """Return the origin of the trace and, if ``timed``, its duration, in the language in force."""
@@ -215,7 +225,7 @@ class Lanes:
 def source(trace: Trace) -> list[str]:
     """Return the origin of a trace, cut to fit into a heading, and its topology, in the language in force."""
     origin = [text("draw.measured"), short(trace.origin, 400)] if trace.measured else [text(f"draw.{trace.origin}")]
-    return origin + [trace.topology.name] * (trace.topology.name != "pairs")
+    return origin + [spoken(trace.topology)] * (trace.topology.name != "pairs")
 
 
 def _of(size: float, limit: float) -> str:
@@ -260,6 +270,24 @@ def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
             label, title = "", f"{event.src}→{event.dst} {event.key} · {show_size(event.nbytes)}"
         blocks.append(Block(rows[event.src], event.kind == "send", event.start, event.end, name, hue, label, title))
     return blocks
+
+
+def _merged(blocks: list[Block], kept: Mapping[str, object]) -> tuple[dict[str, list[str]], list[Block]]:
+    """Return shown name → nodes, and the blocks of these rows: among more than MANY nodes, equal ones share a row.
+
+    ``kept`` has what else belongs to the row of a node.
+    """
+    if len(kept) <= MANY:
+        return {node: [node] for node in kept}, blocks
+    done: dict[int, list[tuple]] = {row: [] for row in range(len(kept))}
+    for b in sorted(blocks):
+        done[b.row].append((b.network, f"{b.start:.9g}", f"{b.end:.9g}", b.name, b.hue, b.label))
+    groups: dict[str, list[int]] = {}
+    for (row, does), other in zip(done.items(), kept.values(), strict=True):
+        groups.setdefault(repr((does, other)), []).append(row)
+    nodes, first = list(kept), {rows[0]: number for number, rows in enumerate(groups.values())}
+    shown = {nodes[rows[0]] + f" ×{len(rows)}" * (len(rows) > 1): [nodes[i] for i in rows] for rows in groups.values()}
+    return shown, [block._replace(row=first[block.row]) for block in blocks if block.row in first]
 
 
 def _value(act: object) -> str:
@@ -312,7 +340,9 @@ def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
         "memory": (True, bar((17, "ink"))),
         "limit": (any(scene.limits for scene in scenes), bar((23, "warm"))),
     }
-    return [(mark, text(f"lanes.{name}", names=" ".join(others))) for name, (used, mark) in entries.items() if used]
+    found = [(mark, text(f"lanes.{name}", names=" ".join(others))) for name, (used, mark) in entries.items() if used]
+    merged = any(len(nodes) > 1 for scene in scenes for nodes in scene.alike.values())
+    return found + [(words("×", 13, 13), text("legend.merged"))] * merged
 
 
 def race(scenes: Sequence[Lanes]) -> None:

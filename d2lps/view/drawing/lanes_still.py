@@ -49,12 +49,12 @@ def lanes_still(
 
 
 def _cells(scene: Lanes, left: float, long: float) -> list[str]:
-    """Write the label of each task that has room for it, else the letter of its kind, else nothing."""
+    """Write the label of each task that has room for it, else its shortest label, else nothing."""
     parts = []
-    for block, label, color in scene.letters():
+    for block, label, least, color in scene.letters():
         x, w = (value * long / WIDE for value in scene.spot(block))
         top, high = scene.level(block)
-        shown = next((words_ for words_ in (label, label[:1]) if LETTER * len(words_) + 2 <= w), "")
+        shown = next((words_ for words_ in (label, least) if LETTER * len(words_) + 2 <= w), "")
         if shown:
             where = {"x": left + x + w / 2, "y": TOP + top + high / 2 + 3.6, "text_anchor": "middle"}
             parts.append(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from unicodedata import east_asian_width
 
 from d2lps.messages import text
@@ -10,10 +11,11 @@ from d2lps.topology import Link
 from d2lps.units import show_size
 from d2lps.view.drawing import lanes
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.svg import area, corners, hatch, line, rect, shift, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, corners, escape, hatch, line, rect, shift, stroke, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import BUSY, FULL
 
+LOOKS = (Path(__file__).parent / "legend.css").read_text("utf-8")  # of a legend in HTML
 WIDE, HIGH = 26.0, 16.0  # the size of a mark
 LINE = 17.0
 
@@ -62,6 +64,19 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     }
     unit = show_size(scenes[0].peak).split(" ")[1] if scenes else ""
     return [(mark, text(f"legend.{name}", unit=unit)) for name, (used, mark) in entries.items() if used]
+
+
+def listed(entries: Sequence[tuple[str, str]]) -> str:
+    """Return a legend as an HTML list."""
+    icon = '<svg viewBox="0 0 26 16" aria-hidden="true">{}</svg>'
+    return f"<ul>{''.join(f'<li>{icon.format(mark)}{escape(sentence)}</li>' for mark, sentence in entries)}</ul>"
+
+
+def folded(entries: Sequence[tuple[str, str]]) -> str:
+    """Return a legend as HTML that the reader unfolds; on paper it is open."""
+    summary = tag("summary", escape(text("legend.title")))
+    inside = tag("style", LOOKS) + tag("details", summary + listed(entries), class_="d2-legend")
+    return tag("div", inside, class_="d2lps d2-below")
 
 
 CELL = rect(6, 1, 14, 14)

@@ -23,13 +23,13 @@ from d2lps.view.drawing.svg import (
     words,
 )
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.traffic import DECIDES, IDLE, Traffic
+from d2lps.view.drawing.traffic import DECIDES, GONE, IDLE, Traffic
 
 THIN = 3.0  # thinner lines have no room for a head inside
-LINK = DECIDES + 1  # the state of a lane without traffic, in the picture of a topology
-STATES = "", " d2-busy", " d2-busy d2-fast", " d2-decides", " d2-link"  # CSS classes by state
-COLORS = "lane", "flow", "flow", "warm", "busy"
-BROAD = 0.2, 0.5, 1.0, 1.6, 1.0  # parts of a lane's breadth: a lane in use below full speed stays thin
+LINK = GONE + 1  # the state of a lane without traffic, in the picture of a topology
+STATES = "", " d2-busy", " d2-busy d2-fast", " d2-decides", " d2-gone", " d2-link"  # CSS classes by state
+COLORS = "lane", "flow", "flow", "warm", "edge", "busy"
+BROAD = 0.2, 0.5, 1.0, 1.6, 0.2, 1.0  # parts of a lane's breadth: a lane in use below full speed stays thin
 
 
 def lanes(
@@ -84,7 +84,7 @@ def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") 
     look["class_"] += " d2-load" if own else ""
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
-    elif state == IDLE:
+    elif state in (IDLE, GONE):
         look["stroke_dasharray"] = "5 3"
     # A line ends where its head begins; it would blot the head otherwise.
     half, part = min(4.5, max(3.2, width * 0.85 * count + 1.4)), max(0.5, 1 - 8 / length)

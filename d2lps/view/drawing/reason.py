@@ -17,10 +17,13 @@ from itertools import pairwise
 
 from d2lps.messages import text
 from d2lps.topology import Link
+from d2lps.trace import Trace
+from d2lps.view.drawing.motion import Motion
 from d2lps.view.drawing.traffic import Traffic
 
 MOST = 0.9  # of the time: if places decide for longer, everything waits for them
 FEW = 2  # places that are named
+SOME = 4  # nodes that are named
 
 
 def mean_full(load: Traffic, duration: float) -> float:
@@ -71,3 +74,37 @@ def reason(load: Traffic, duration: float) -> tuple[str, str]:
         return average, text("draw.spread") if _decided(load, duration) <= (1 - MOST) * duration else ""
     places = text("draw.then", first=names[0], second=names[1]) if len(names) == FEW else ", ".join(names[:FEW])
     return average, text("draw.awaited", places=places + (" …" if len(names) > FEW else ""))
+
+
+def losses(trace: Trace, motion: Motion) -> list[tuple[float, str]]:
+    """Return (moment, the sentence from then on) about the dead and those that wait for them; none if no node dies.
+
+    The wait for a node is the longest time without a message after its death. If its death is two events, the others
+    have given it up when the first ends.
+    """
+    if not motion.gone:
+        return []
+    deaths, done = [e for e in trace.events if e.kind == "gone"], [e for e in trace.events if e.kind != "gone"]
+    until, silent = 0.0, []
+    for start, end in sorted([*((e.start, e.end) for e in done), (trace.duration, trace.duration)]):
+        silent += [(until, start)] if start > until else []
+        until = max(until, end)
+    waits = []
+    for death in deaths:
+        spans = [(max(start, death.start), min(end, death.end)) for start, end in silent]
+        start, end = max(spans, key=lambda span: span[1] - span[0], default=(0.0, 0.0))
+        given_up = any(other.src == death.src and other.end == death.start for other in deaths)
+        waits += [(start, end, death.src)] if start < end and not given_up else []
+    found = []
+    for time in sorted({c.time for c in motion.gone} | {time for *span, _ in waits for time in span}):
+        dead = [trace.plan.nodes[i] for i in sorted(motion.gone_at(time))]
+        missed = [node for start, end, node in waits if start <= time < end]
+        known = {node for e in done if e.start < time for node in (e.src, e.dst)}
+        who = [node for node in trace.plan.nodes if node in known and node not in dead]
+        names = {"dead": _list(missed or dead), "who": _list(who)}
+        found.append((time, text("draw.waiting" if missed and who else "draw.dead", **names) if dead else ""))
+    return found
+
+
+def _list(names: list[str]) -> str:
+    return text("list.comma").join(names[:SOME]) + " …" * (len(names) > SOME)

@@ -11,6 +11,7 @@ from d2lps.view.drawing.layout import Layout, arrange
 from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
 from d2lps.view.drawing.paths import TILE, MessagePath, paths
+from d2lps.view.drawing.reason import losses
 from d2lps.view.drawing.svg import (
     area,
     block,
@@ -27,6 +28,7 @@ from d2lps.view.drawing.svg import (
     words,
     worker,
 )
+from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import Traffic, traffic
 
 
@@ -46,6 +48,7 @@ class Scene:
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height
         self.mortal = {change.place for change in self.motion.gone}  # the nodes that die at some time
+        self.losses = losses(trace, self.motion)
         self.peak, self.label_level = self.load.peak, label_level(self.layout, self.load, 6.5)
         cells = list(self.layout.cells[trace.plan.nodes[0]].values())
         left, self.height = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
@@ -96,15 +99,16 @@ class Scene:
 
     def node(self, node: str, box: Box, busy: bool = False, gone: bool = False) -> str:
         """Draw a node's box with an empty buffer; ``busy``: in the middle of an update; ``gone``: dead."""
-        parts = [tag("title", escape(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
+        look = area("box", 2, "ink") if busy else area("box", 1) | ({"fill": LIGHT["well"]} if gone else {})
+        parts = [tag("title", escape(node)), block(box, **look)]
         well, where = rect(0, 0, self.width, self.height), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
             if self.layout.labelled and cell.w:  # the cell of a key without a share has no width
                 parts.append(words(short(key, cell.w, KEY), cell.center[0], cell.y + cell.h + 11, "key", "soft"))
         if self.trace.plan.nodes.index(node) in self.mortal:
-            lines = line((0, 0), (self.width, self.height)) + line((self.width, 0), (0, self.height))
-            cross = tag("path", d=lines, **stroke("done", 2.5), transform=where)
+            lines = line((0, 0), (box.w, box.h)) + line((box.w, 0), (0, box.h))
+            cross = tag("path", d=lines, **stroke("done", 2.5), transform=shift(box.x, box.y))
             parts.append(tag("g", cross, class_="d2-cross", **({} if gone else {"display": "none"})))
         states = ["d2-node", *["d2-working"] * busy, *["d2-gone"] * gone]
         return tag("g", "".join(parts), class_=" ".join(states))

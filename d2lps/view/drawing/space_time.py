@@ -171,7 +171,7 @@ def _described(sheet: _Sheet) -> str:
     """List the states of each node in words."""
     nodes = []
     for node in sheet.rows:
-        own = [f"{named_state(b.state)} {b.start:.3g}–{b.end:.3g} s".strip() for b in sheet.bands if b.node == node]
+        own = [f"{named_state(b.state)} {b.start:.4g}–{b.end:.4g} s".strip() for b in sheet.bands if b.node == node]
         nodes.append(f"{node}: {', '.join(own)}")
     return "; ".join(nodes)
 

@@ -28,8 +28,11 @@ def origin(trace: Trace) -> str:
 def state(scene: Scene, at: float) -> tuple[str, str, str]:
     """Return three sentences: the number of full links, the backlog of the bottleneck, or that there never is one."""
     load, duration = scene.load, scene.trace.duration
+    loss = next((sentence for time, sentence in reversed(scene.losses) if time <= at), "")
     full = text("draw.full", full=load.full_at(at), links=load.links) if load.links else ""
     decides = load.decides_at(at)
+    if loss or decides < 0 and scene.losses:
+        return full, loss, ""
     if decides < 0:
         return full, "", "" if awaited(load, duration) else reason(load, duration)[1]
     size = show_size(round(sum(load.backlogs_at(at)[decides].values())))

@@ -1,6 +1,7 @@
 """The picture of a topology by itself: its nodes and links, without buffers and messages."""
 
 from d2lps.topology import Topology
+from d2lps.view.drawing.boxes import spoken
 from d2lps.view.drawing.hosts import host_boxes
 from d2lps.view.drawing.layout import Layout, arrange
 from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
@@ -10,9 +11,9 @@ from d2lps.view.drawing.svg import area, block, escape, fine, num, page, short, 
 def topology_picture(topology: Topology) -> str:
     """Return the SVG of ``topology``."""
     layout, top = arrange(topology), 28.0
-    name = words(topology.name, 14, 20, "note", "soft", None)
+    name = words(spoken(topology), 14, 20, "note", "soft", None)
     picture = network(topology, layout, y=top, width=layout.width, height=layout.height)
-    return page(topology.name, layout.width, top + layout.height, name, picture)
+    return page(spoken(topology), layout.width, top + layout.height, name, picture)
 
 
 def network(topology: Topology, layout: Layout, whole: Topology | None = None, **place: object) -> str:

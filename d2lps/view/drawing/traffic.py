@@ -25,7 +25,8 @@ from d2lps.trace import Trace
 from d2lps.view.drawing.motion import Change, Message, Motion, replayed
 
 ENOUGH = 0.9  # of the bandwidth: a link slowed by latency still counts as full, one at two thirds does not
-IDLE, BUSY, FULL, DECIDES = range(4)  # a place passes nothing, something, as much as it can; DECIDES: the bottleneck
+# A place passes nothing, something, as much as it can; it is the bottleneck; it, or one of its ends, is dead.
+IDLE, BUSY, FULL, DECIDES, GONE = range(5)
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Traffic:
 
     ``full`` changes the links at full speed (1), of ``links`` in all, or 0 in a measured run, whose links have no known
     speed; ``deciding`` the place that decides (-1: none, -n: n links together); ``states`` the state of each place,
-    IDLE to DECIDES, for every drawing; ``peak`` is the largest backlog of any place at any time.
+    IDLE to GONE, for every drawing; ``peak`` is the largest backlog of any place at any time.
 
     To find the place that decides, start from the message that arrives last and go back to the one that ended latest
     before it began (in a measured run, of those that its sender sent or received), and so on: these messages make up
@@ -71,7 +72,7 @@ class Traffic:
         return self.deciding[at - 1].after if at else -1
 
     def states_at(self, time: float) -> list[int]:
-        """Return the state of each place at ``time``, IDLE to DECIDES."""
+        """Return the state of each place at ``time``, IDLE to GONE."""
         return replayed([IDLE] * len(self.motion.sharing), self.states, time)
 
 
@@ -90,7 +91,7 @@ def traffic(trace: Trace, motion: Motion) -> Traffic:
     links = [i for i, resource in enumerate(motion.sharing) if isinstance(resource, Link)]
     full = _full({i: steps[i] for i in links}, capacity)
     deciding = _deciding(trace, motion, dict(zip(motion.messages, places, strict=True)), users, capacity)
-    states = _states(motion, full, deciding)
+    states = _states(motion, full, deciding, trace.plan.nodes)
     links = 0 if trace.measured else len(trace.topology.links)
     return Traffic(motion, places, links, full, deciding, states, peak)
 
@@ -128,23 +129,33 @@ def _full(steps: dict[int, list], capacity: list[float]) -> tuple[Change, ...]:
     return tuple(sorted(changes))
 
 
-def _states(motion: Motion, full: tuple[Change, ...], deciding: tuple[Change, ...]) -> tuple[Change, ...]:
-    """Merge the changes of crowds, full links and the deciding place into those of each place's state."""
+def _states(
+    motion: Motion, full: tuple[Change, ...], deciding: tuple[Change, ...], nodes: tuple[str, ...]
+) -> tuple[Change, ...]:
+    """Merge the changes of crowds, full links, the deciding place and deaths into those of each place's state."""
+    ends = [{place.src, place.dst} if isinstance(place, Link) else {place} for place in motion.sharing]
+    dead: set[str] = set()
     number = len(motion.sharing)
     crowd, is_full, decides, state = [0] * number, [0] * number, -1, [IDLE] * number
     changes = []
-    edges = sorted((c.time, kind, c) for kind, group in enumerate((motion.crowd, full, deciding)) for c in group)
+    edges = sorted(
+        (c.time, kind, c) for kind, group in enumerate((motion.crowd, full, deciding, motion.gone)) for c in group
+    )
     for time, group in groupby(edges, key=lambda edge: edge[0]):
         touched = set()
         for _, kind, change in group:
             if kind == 2:
                 touched |= {place for place in (change.before, change.after) if place >= 0}
                 decides = change.after
+            elif kind == 3:
+                (dead.add if change.after else dead.discard)(nodes[change.place])
+                touched |= {place for place, both in enumerate(ends) if nodes[change.place] in both}
             else:
                 (crowd, is_full)[kind][change.place] = change.after
                 touched.add(change.place)
         for place in sorted(touched):
             now = DECIDES if place == decides else FULL if is_full[place] else BUSY if crowd[place] else IDLE
+            now = GONE if ends[place] & dead else now
             if now != state[place]:
                 changes.append(Change(time, place, state[place], now))
                 state[place] = now

@@ -14,7 +14,7 @@ from pathlib import Path
 from d2lps.messages import language, named, only, text
 from d2lps.schedule import Schedule
 from d2lps.trace import Trace
-from d2lps.view.drawing import DrawingError, lanes, require_trace
+from d2lps.view.drawing import DrawingError, lanes, legend, require_trace
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.still import breadth, stacked, still
@@ -24,7 +24,7 @@ from d2lps.view.widgets import AnyWidget, Dict
 
 HERE = Path(__file__).parent
 MODULE = (HERE / "player.js").read_text("utf-8")
-LOOKS = STYLE + THIN + lanes.LOOKS + (HERE / "player.css").read_text("utf-8")
+LOOKS = STYLE + THIN + lanes.LOOKS + legend.LOOKS + (HERE / "player.css").read_text("utf-8")
 
 
 def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "", zoom: bool = False) -> "Player":
@@ -118,11 +118,8 @@ def stills(page: dict, scenes: "Sequence[Scene] | Sequence[Lanes]") -> list[str]
 def sheet(page: dict, stills: Sequence[str]) -> str:
     """Return the page for paper and for browsers without scripts: the pictures below their legend."""
     where = f'<div class="d2-where">{html.escape(page["where"])}</div>' if page["where"] else ""
-    rows = "".join(
-        f'<li><svg viewBox="0 0 26 16" aria-hidden="true">{mark}</svg>{html.escape(sentence)}</li>'
-        for mark, sentence in page["legend"]
-    )
-    return f'<div class="d2lps d2-sheet">{where}<div class="d2-legend"><ul>{rows}</ul></div>{"".join(stills)}</div>'
+    listed = f'<div class="d2-legend">{legend.listed(page["legend"])}</div>'
+    return f'<div class="d2lps d2-sheet">{where}{listed}{"".join(stills)}</div>'
 
 
 def has_front_end() -> bool:

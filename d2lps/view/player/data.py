@@ -158,8 +158,14 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "full": _columns((tick(c.time), *c[1:]) for c in _counted(load.full)),
         "deciding": _columns((tick(c.time), *c[1:]) for c in load.deciding),
         "mean": round(mean_full(load, trace.duration), 4),
-        "reason": reason(load, trace.duration),
-        "awaited": bool(awaited(load, trace.duration)),
+        "reason": (reason(load, trace.duration)[0], scene.losses[-1][1])
+        if scene.losses
+        else reason(load, trace.duration),
+        "awaited": bool(scene.losses or awaited(load, trace.duration)),
+        "losses": _columns(
+            (tick(time), 0, before, after)
+            for (_, before), (time, after) in zip([(0.0, ""), *scene.losses], scene.losses, strict=False)
+        ),
         "long": round(gauges(scene.layout, load)[1], 1),
         "label_level": scene.label_level,
     }
@@ -190,11 +196,12 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
         for b in (*scene.tasks, *scene.messages)
     ]
     letters = []
-    for block, label, color in scene.letters():
+    for block, label, least, color in scene.letters():
         x, wide = scene.spot(block)
         top, high = scene.level(block)
         if wide * duration >= 7 * longest:  # wide enough for a letter on a broad screen
-            letters.append([_tidy(x / WIDE * 100), _tidy(top), round(wide / WIDE * 100, 2), _tidy(high), label, color])
+            place = _tidy(x / WIDE * 100), _tidy(top), round(wide / WIDE * 100, 2), _tidy(high)
+            letters.append([*place, label, least, color])
     return WITHOUT | {
         "name": name,
         "where": scene.heading(timed=False),
@@ -205,10 +212,11 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
         "steps": len(scene.starts),
         "begins": [tick(start) for start in scene.starts],
         "nodes": list(nodes),
-        "links": len(nodes),
+        "links": len(scene.trace.plan.nodes),
         "full": _columns((tick(c.time), *c[1:]) for c in _counted(working)),
         "mean": round(1 - scene.trace.bubble(), 4) if scene.bubble() else 0,
         "reason": [scene.bubble(), ""],
+        "ideal": scene.bubble(relative=True),
         "row": scene.row,
         "gauge": [GAUGE, scene.peak],
         "memory": _columns(sorted(memory)),

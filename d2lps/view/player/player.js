@@ -47,21 +47,30 @@ function walk([time = [], place, before, after], become) {
 function lanes(run, data, scene) {
   const { words } = data, [long, peak] = run.gauge;
   const bars = [...scene.querySelectorAll(".d2-memory")], amounts = [...scene.querySelectorAll(".d2-amount")];
-  const held = run.nodes.map(() => 0);
+  const held = run.nodes.map(() => 0), peaks = amounts.map((words) => words.textContent); // the still has the peaks
+  const bar = (node, bytes, sentence) => {
+    bars[node].setAttribute("width", ((long * bytes) / peak).toFixed(1));
+    tell(amounts[node], sentence);
+  };
   const walked = walk(run.memory, (node, bytes) => {
     held[node] = bytes;
-    bars[node].setAttribute("width", ((long * bytes) / peak).toFixed(1));
-    tell(amounts[node], amount(bytes, data.unit));
+    bar(node, bytes, amount(bytes, data.unit));
   });
-  const letters = run.letters.map(([x, y, width, height, , color]) => make("span", { class: `d2-cell d2-on${color}`, "aria-hidden": "true",
+  let over = false;
+  function show(tick) {
+    walked(tick);
+    if (over === (over = tick >= TICKS)) return;
+    held.forEach((bytes, node) => (over ? bar(node, run.peaks[node], peaks[node]) : bar(node, bytes, amount(bytes, data.unit))));
+  }
+  const letters = run.letters.map(([x, y, width, height, , , color]) => make("span", { class: `d2-cell d2-on${color}`, "aria-hidden": "true",
     style: `left:${x}%;width:${width}%;top:${y}px;height:${height}px;line-height:${height}px` }));
   const [start = [], end, lane, title] = run.blocks;
   return {
     letters,
-    show: walked,
-    // The whole label of a task where it has room, else its letter, else nothing.
-    fit: (room) => run.letters.forEach(([, , width, , label], i) =>
-      tell(letters[i], [label, label[0], ""].find((all) => 6.4 * all.length + 2 <= (width * room) / 100 || !all))),
+    show,
+    // The whole label of a task where it has room, else its shortest label, else nothing.
+    fit: (room) => run.letters.forEach(([, , width, , label, least], i) =>
+      tell(letters[i], [label, least, ""].find((all) => 6.4 * all.length + 2 <= (width * room) / 100 || !all))),
     node: (i) => fillIn(run.limits[i] === null ? words.holds : words.limited, { node: run.nodes[i], now: amount(held[i], data.unit),
       peak: amount(run.peaks[i], data.unit), limit: amount(run.limits[i] ?? 0, data.unit) }),
     at(tick, at, clock) {
@@ -197,11 +206,13 @@ function perform(run, still, data, longest) {
     if (part !== worked) atWork.style.transform = `scaleX(${(worked = part)})`;
     fresh = false;
     const sum = deciding < 0 ? 0 : sums[deciding];
-    tell(decides, sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : "");
+    tell(decides, loss || (sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : ""));
   }
 
   boxes.forEach((box) => box.classList.remove("d2-working", "d2-gone"));
   const deaths = walk(run.gone ?? [], (node, on) => boxes[node].classList.toggle("d2-gone", on > 0));
+  let loss = ""; // the sentence about the dead
+  const losses = walk(run.losses ?? [], (_, sentence) => { loss = sentence; });
   const works = walk(run.work, (node, on) => boxes[node].classList.toggle("d2-working", on > 0));
 
   // The messages under way.
@@ -252,6 +263,7 @@ function perform(run, still, data, longest) {
     fullness(tick);
     works(tick);
     deaths(tick);
+    losses(tick);
     table?.show(tick);
     ticked = tick;
     for (let i = 0; i < start.length; i++) {
@@ -477,7 +489,8 @@ export function play(el, data) {
   // A race of many nodes shows sums, times and the link that decides; the rest is behind "details".
   const plain = runs.length > 1 && !data.zoom && data.peak > 0 && runs.some((run) => run.nodes.length >= CROWD);
   const numbers = data.peak ? make("span", {}, words.numbers) : "";
-  const more = plain ? [make("details", { class: "d2-more" }, make("summary", {}, words.details), numbers)] : [];
+  const ideal = runs.filter((run) => run.ideal).map((run) => make("div", {}, make("b", {}, run.name), " ", run.ideal));
+  const more = plain || ideal[0] ? [make("details", { class: plain ? "d2-more" : "d2-more d2-aside" }, make("summary", {}, words.details), ...(plain ? [numbers] : ideal))] : [];
   const summary = make("summary", {}, words.legend, ...(numbers && !plain ? [" · ", numbers] : []));
   const legend = make("details", { class: "d2-legend" }, summary, make("ul", {}, ...entries));
   const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where), legend, ...more,
