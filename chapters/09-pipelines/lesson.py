@@ -301,8 +301,7 @@ def with_delay(table, delay):
 rows, delays = [], (0, 0.25, 0.5)
 for m, v in [(8, 2), (16, 2), (16, 4)]:
     usual = interleaved(4, m, v)
-    ways = {"2(p−i−1) + (v−1)p + 1": usual,
-            "(p−i−1) + (v−1)p + 1": sooner(usual, v)}
+    ways = {"interleaved": usual, "sooner": sooner(usual, v)}
     for name, made in ways.items():
         rows.append([m, v, name, max(pipeline(made).peak.values()) / v,
                      *(with_delay(made, delay) for delay in delays)])
