@@ -31,7 +31,7 @@ background:repeating-linear-gradient(to right,var(--d2-edge) 0 1px,transparent 1
 .d2-part{position:absolute;height:20px;overflow:hidden;container-type:inline-size;
 border-right:1px solid var(--d2-paper)}
 .d2-part b{display:none;font-size:12px;line-height:20px;text-align:center;white-space:nowrap}
-@container (min-width:52px){.d2-part b{display:block}}
+@container (min-width:64px){.d2-part b{display:block}}
 .d2-bubble{background:repeating-linear-gradient(45deg,var(--d2-busy) 0 2px,var(--d2-well) 2px 6px)!important}
 .d2-bubble b{background:var(--d2-well);color:var(--d2-ink)!important;width:max-content;margin:auto;padding:0 3px}
 .d2-dot{position:absolute;width:12px;height:12px;margin-left:-6px;border-radius:50%;border:1px solid var(--d2-paper)}
