@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from d2lps import all_to_all, cost, memory, nvswitch, parallelize, table
 from d2lps.scaling import GPUS, LLAMA3, MEGATRON, MLSYS23, MODELS, SC21
 from d2lps.scaling import Layout, ScalingError
-from d2lps.scaling import calibrate, error, interval, kept, sent, step, throughput
+from d2lps.scaling import calibrate, error, kept, sent, step, throughput
 from d2lps.train import gpt
 from d2lps.train.experts import Experts
 from d2lps.units import show_seconds, show_size
@@ -214,10 +214,15 @@ table("model", "gpus", *speeds, "error-percent", "without-reading",
       rows=rows).dots(*speeds, end="error-percent")
 
 # %% more-published
+def widest(gpu):
+    ratios = [1 + error(run)[1] for run in SC21 + MLSYS23 + MEGATRON if run.gpu == gpu]
+    return max(max(ratio, 1 / ratio) for ratio in ratios)
+
 rows = []
 for published in MLSYS23 + MEGATRON:
     low, high = error(published)
-    ends = [each - 1 for each in interval(1 + high, published.gpu)]
+    far = widest(published.gpu)
+    ends = (1 + high) / far - 1, (1 + high) * far - 1
     off, room = ([f"{each:+.1%}" for each in pair] for pair in ((low, high), ends))
     rows.append([published.name, f"{published.flops / 1e12:.0f}", " … ".join(room),
                  " … ".join(dict.fromkeys(off))])

@@ -29,7 +29,6 @@ from d2lps.scaling.speed import (
     Published,
     calibrate,
     error,
-    interval,
     step,
     throughput,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "calibrate",
     "error",
     "fit",
-    "interval",
     "kept",
     "memory",
     "parallelize",

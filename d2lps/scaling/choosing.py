@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from html import escape
+from math import exp, log1p
 from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.layout import Layout, kept, layers_in
 from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
-from d2lps.scaling.speed import GPUS, Gpu, interval, step, worst
+from d2lps.scaling.speed import GPUS, Gpu, step, worst
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer, known, require_count, require_divides
 from d2lps.units import meant_size, show_seconds, show_size
 from d2lps.view.tables import Table, table
@@ -46,7 +47,8 @@ class Choice(NamedTuple):
     @property
     def seconds(self) -> tuple[float, float]:
         """The interval of the seconds of a step: as far off, by ratio, as the worst published run on such GPUs."""
-        return interval(self.duration, self.gpu)
+        far = exp(abs(log1p(worst(self.gpu)[1])))
+        return self.duration / far, self.duration * far
 
     @property
     def flops(self) -> tuple[float, float]:
@@ -71,9 +73,16 @@ class Choice(NamedTuple):
         """
         names = "tensor pipeline data context chunks micro batches stage recompute".split()
         fields = self.layout._replace(recompute=text(f"scaling.recompute.{self.layout.recompute}"))
-        given = {"model": _named(self.model, MODELS), "gpus": f"{self.layout.gpus} × {_named(self.gpu, GPUS)}"}
-        given["batch"] = str(self.layout.sequences)
-        chosen = [[text(f"scaling.given.{name}"), value] for name, value in given.items()]
+        models = {each: name for name, each in MODELS.items()}
+        gpus = {each.peak: name for name, each in GPUS.items()}  # their memory may be another one
+        chosen = [
+            [text("table.model"), models.get(self.model, f"{self.model.parameters / 1e9:.3g} · 10⁹")],
+            [
+                text("table.gpus"),
+                f"{self.layout.gpus} × {gpus.get(self.gpu.peak, f'{self.gpu.peak / 1e12:.0f} TFLOP/s')}",
+            ],
+            [text("scaling.field.sequences"), str(self.layout.sequences)],
+        ]
         chosen += [[text(f"scaling.field.{name}"), str(getattr(fields, name))] for name in names]
         low, high = (show_seconds(seconds) for seconds in self.seconds)
         slow, fast = self.flops
@@ -235,15 +244,6 @@ def _reason(chosen: Layout, sizes: dict[Layout, float], times: dict[Layout, floa
     other = min(fewer, key=sizes.get)
     needs = {"needs": show_size(sizes[other]), "room": show_size(room)}
     return text("scaling.smallest", **cut, fewer=parts[other], other=other.stage, **needs)
-
-
-def _named(thing: "Transformer | Gpu", known: dict) -> str:
-    """Return the name of a model or of a GPU, whose memory may be another one; if it has none, what it is."""
-    same = thing._replace(memory=0) if isinstance(thing, Gpu) else thing
-    for name, each in known.items():
-        if same == (each._replace(memory=0) if isinstance(each, Gpu) else each):
-            return name
-    return f"{thing.peak / 1e12:.0f} TFLOP/s" if isinstance(thing, Gpu) else f"{thing.parameters / 1e9:.3g} · 10⁹"
 
 
 def _divisors(count: int) -> list[int]:

@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> int:
         return 1
     except ScalingError as error:
         names = "|".join(options)  # as Python writes them; the command writes --per-node
-        print(re.sub(rf"\b({names})(?= =)", lambda name: _option(name[1]), str(error)), file=sys.stderr)
+        spelled = re.sub(rf"\b({names})(?= =)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
+        print(spelled, file=sys.stderr)
         return 1
     print(choice)
     return _write(choice, file) if file else 0
@@ -55,10 +56,6 @@ def main(arguments: list[str]) -> int:
 def _count(value: str) -> "int | str":
     """Return a number, or what is none: parallelize refuses it in the reader's language."""
     return int(value) if value.isdecimal() else value
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _write(choice: Choice, file: Path) -> int:

@@ -8,7 +8,7 @@ all-reduce, and Adam 32 bytes per parameter.
 
 from dataclasses import replace
 from functools import cache
-from math import exp, log1p
+from math import log1p
 from typing import NamedTuple
 
 from d2lps.scaling.layout import Layout, sent
@@ -274,22 +274,3 @@ def worst(gpu: Gpu) -> tuple[Published, float]:
     errors = {run: error(run)[1] for run in runs}
     run = max(runs, key=lambda run: abs(log1p(errors[run])))
     return run, errors[run]
-
-
-def interval(predicted: float, gpu: Gpu) -> tuple[float, float]:
-    """Return both ends of the interval of a predicted time or speed.
-
-    Parameters
-    ----------
-    predicted : float
-        Seconds, or FLOP/s.
-    gpu : Gpu
-        The data sheet of the GPUs.
-
-    Returns
-    -------
-    (float, float)
-        As far below and above, by ratio, as the worst prediction of a published run on such GPUs is off.
-    """
-    far = exp(abs(log1p(worst(gpu)[1])))
-    return predicted / far, predicted * far

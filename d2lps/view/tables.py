@@ -91,25 +91,17 @@ class Table:
     def __init__(self, columns: list[str | int], values: list[list[object]]):
         self._columns, self._values = columns, values
 
-    @property
-    def columns(self) -> list[str | int]:
-        """The names of the columns."""
-        return self._columns
-
-    def bars(self, *columns: str, label: int = 1, end: str | None = None, log: bool = False):
-        """Return the table as a picture: a bar per row, stacked from ``columns``, and the cell of ``end`` behind it.
-
-        The first ``label`` cells name the row. A log axis takes one column.
-        """
+    def bars(self, *columns: str, **options):
+        """Return the table as a picture: a bar per row, stacked from ``columns``; for options see ``charts.Chart``."""
         from d2lps.view.charts import Chart
 
-        return Chart(self, "bars", columns, label, end, log)
+        return Chart(self, dict(zip(self._columns, self.heads, strict=True)), True, columns, **options)
 
-    def dots(self, *columns: str, label: int = 1, end: str | None = None, log: bool = False):
-        """Return the table as a picture: a dot per cell of ``columns``, and a line if it has two numbers, ``3 … 4``."""
+    def dots(self, *columns: str, **options):
+        """Return the table as a picture: a dot per cell of ``columns``, or a line if it has two numbers, ``3 … 4``."""
         from d2lps.view.charts import Chart
 
-        return Chart(self, "dots", columns, label, end, log)
+        return Chart(self, dict(zip(self._columns, self.heads, strict=True)), False, columns, **options)
 
     @property
     def heads(self) -> list[str]:

@@ -753,6 +753,8 @@ def test_the_numbers_of_chapter_13(executed, language):
     assert tables == ["ledger", "unbalanced-table", "choose", "choose-llama", "real-gpu", "what-next-map"]
     charts = [cell.id for cell, html in zip(code, unfolded, strict=True) if "d2-chart" in html]
     assert charts == "gpt3-activations wires some-layouts published more-published llama llama-memory".split()
+    room = [re.findall(r"[-+][\d.]+", row[2]) for row in rows("more-published")[1:]]
+    assert all(float(low) <= 0.05 and float(high) >= -0.05 for low, high in room)  # it holds the published speed
     same = rows("same-recomputation")
     assert [row[2] for row in same] == ["full", "none"] * 2 and same[-1][3] == "97.4 GB"
     assert ">97.4 GB<" in page(book, "llama-memory").replace("\u00a0", " ")

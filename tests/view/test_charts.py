@@ -32,15 +32,15 @@ def lengths(chart, rows):
 
 def test_stacked_parts_are_as_long_as_their_numbers():
     # The axis ends at 3 s, so 1 s is a third of it.
-    assert lengths(PARTS.bars("matrix-work", "bubble", end="in-all"), 2) == [[(33.33,), (16.67,)], [(100,)]]
+    assert lengths(PARTS.bars("matrix-work", "bubble", end="in-all"), 2) == [[(0, 33.33), (33.33, 16.67)], [(0, 100)]]
 
 
 def test_on_a_log_axis_each_power_of_ten_takes_the_same_room():
     chart = SIZES.bars("bytes-sent", log=True)
-    ((b,),) = lengths(chart, 4)[1]
-    ((c,),) = lengths(chart, 4)[2]
-    assert b == 33.33 and c == pytest.approx(100 * 2.9542 / 3, abs=0.01)  # lg 900 = 2.9542
-    assert lengths(chart, 4)[3] == []
+    (a,), (b,), (c,), d = lengths(chart, 4)
+    assert (a, b, d) == ((0, 0), (0, 33.33), []) and c[1] == pytest.approx(
+        100 * 2.9542 / 3, abs=0.01
+    )  # lg 900 = 2.9542
     ticks = re.findall(r'left:[\d.]+%">([^<]*)</span>', chart._repr_html_())
     assert ticks == ["1 GB", "10 GB", "100 GB", "1 TB"]
 
