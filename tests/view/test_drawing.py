@@ -648,9 +648,9 @@ def test_the_words_are_those_of_the_language_chosen():
         speak(language)
         found[language] = texts(str(draw(trace)))[0]
     assert found == {
-        "en": "predicted, links shared · pcie_server · 160 MB",
-        "vi": "dự đoán, chia sẻ đường liên kết · pcie_server · 160 MB",
-        "zh": "预测，链路共享 · pcie_server · 160 MB",
+        "en": "predicted, links shared · PCIe server · 160 MB",
+        "vi": "dự đoán, chia sẻ đường liên kết · máy chủ PCIe · 160 MB",
+        "zh": "预测，链路共享 · PCIe 服务器 · 160 MB",
     }
     speak("zh")
     assert texts(str(draw(measured(PLANS["ring"]))))[0] == "实测 · cpu ×4 · 160 MB"
