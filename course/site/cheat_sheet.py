@@ -96,7 +96,7 @@ def _tex(node: ast.expr) -> str:
             if name in _AROUND:
                 return inside.join(_AROUND[name])
             if name == "lg" and isinstance(arguments[0], ast.Name):
-                return rf"\,\lg\,{inside}"
+                return rf"\log_2 {inside}"
             return rf"\{name}\left({inside}\right)"
         case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right) if not _is_sum(right):
             return f"{_tex(left)} {'+' if isinstance(sign, ast.Add) else '-'} {_tex(right)}"

@@ -237,7 +237,7 @@ def test_another_formula_would_be_found(name):
     "expression, written",
     [
         ("2*(n - 1)/n*S/B", r"2 \frac{n - 1}{n} \frac{S}{B}"),
-        ("2*ceil(lg(n))*(alpha + S/B)", r"2 \lceil \,\lg\,n \rceil \left(\alpha + \frac{S}{B}\right)"),
+        ("2*ceil(lg(n))*(alpha + S/B)", r"2 \lceil \log_2 n \rceil \left(\alpha + \frac{S}{B}\right)"),
         ("sqrt(2*delta*M)", r"\sqrt{2 \delta M}"),
         ("min(m, p - i)", r"\min\left(m, p - i\right)"),
         ("2*sin(pi/(4*tau + 2))", r"2 \sin\left(\frac{\pi}{4 \tau + 2}\right)"),
@@ -255,7 +255,7 @@ def test_what_cannot_be_written_is_refused(expression):
 
 def test_letters_of_a_product_do_not_run_into_each_other():
     for expression in FORMULAS.values():
-        assert not re.search(r"\\(?:alpha|delta|tau|pi|lg)[A-Za-z]", tex(expression))
+        assert not re.search(r"\\(?:alpha|delta|tau|pi|log)[A-Za-z]", tex(expression))
 
 
 # ---------------------------------------------------------------- the page
