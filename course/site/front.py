@@ -1,6 +1,7 @@
 """The race and the map on the first page, the table of a pipeline, and the page that asks for the language."""
 
 import html
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -25,9 +26,10 @@ FIRST, RACE = "00-in-15-minutes", "race.js"  # the chapter that begins with the 
 FRAME = Environment(loader=FileSystemLoader(THEME), autoescape=False)
 
 
-def race() -> tuple[str, str]:
+@cache
+def race(language: str) -> tuple[str, str]:
     """Return the race with which chapter 00 begins, with sliders, and the script RACE with all their positions."""
-    return opening("00").page(RACE)
+    return only(language, lambda: opening("00").page(RACE))
 
 
 def pipeline_table() -> ScheduleTable:

@@ -173,7 +173,7 @@ class Site:
     @cached_property
     def race(self) -> tuple[str, str]:
         """The race with sliders, as on the front page, and the script with all positions."""
-        form, script = only(self.language, front.race)
+        form, script = front.race(self.language)
         return outputs.lean(form), script
 
     def front(self) -> Page:

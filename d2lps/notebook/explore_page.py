@@ -18,6 +18,8 @@ from d2lps.messages import LANGUAGES, html_language, language, named, only, text
 from d2lps.notebook.reveal import Bar, chart
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
+from d2lps.view.drawing.lanes import Lanes
+from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import LOOKS, MODULE, data, sheet, staged, stills
 from d2lps.view.tables import plan_table
@@ -72,7 +74,7 @@ background:none;color:inherit;font:inherit;cursor:pointer}
 .d2-dials label{display:grid;grid-template-columns:auto 1fr;gap:0 10px}
 .d2-dials output{font-weight:700;text-align:right}
 .d2-dials input{grid-column:1/-1;width:100%;height:32px;margin:0;accent-color:#1952af;cursor:pointer}
-.d2-verdict p{margin:4px 0}
+.d2-verdict p{margin:4px 0;font-size:15px;line-height:1.5}
 @container (min-width:860px){.d2-verdict~.d2-chosen .d2-runs{grid-template-columns:repeat(3,minmax(0,1fr))}}
 @media print{.d2-dials{display:none}}"""
 
@@ -142,8 +144,9 @@ def dials(controls: dict, make: Content, more: str = "") -> tuple[str, str]:
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
     begin = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((root) => choose(root, play));"
     form = (
-        f'<div id="{name}" class="d2lps-explored" lang="{html_language()}" data-more="{more}"><style>{LOOKS}{LOOK}</style>'
-        f'<div class="d2-dials">{"".join(rows)}</div><div class="d2-verdict">{first["report"]}</div>'
+        f'<div id="{name}" class="d2lps-explored" lang="{html_language()}" data-more="{more}">'
+        f'<style>{LOOKS}{LOOK}</style><div class="d2-dials">{"".join(rows)}</div>'
+        f'<div class="d2-verdict">{first["report"]}</div>'
         f'<div class="d2-chosen">{pictures}</div>'
         f'<script type="application/json">{inside}</script></div>'
         f'<script type="module">{MODULE}\n{CHOOSE}\n{begin}</script>'
@@ -178,10 +181,9 @@ def raced(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
         return {"report": report(traces, refused | {"": str(error)})}
 
 
-def pictured(traces: dict[str, Trace]) -> dict:
+def pictured(traces: dict[str, Trace], scenes: "list[Scene] | list[Lanes] | None" = None) -> dict:
     """Return the data and pictures of a race; raise DrawingError if they cannot be drawn."""
-    scenes = staged([*traces.values()])
-    names = [named(name) for name in traces]
+    scenes, names = scenes or staged([*traces.values()]), [named(name) for name in traces]
     page = data.page(scenes, names)
     plain = [still.replace(f"<style>{STYLE + THIN}</style>", "") for still in stills(page, scenes)]
     return {"stills": plain, "data": page}

@@ -6,11 +6,12 @@ from html import escape
 import ipywidgets
 
 from d2lps.algorithms import aggregate_at, ring, sharded
-from d2lps.messages import html_language, named, text
+from d2lps.messages import html_language, text
 from d2lps.notebook.explore import Exploration, _options
 from d2lps.notebook.explore_page import Offer, dials, pictured
 from d2lps.topology import Topology, pcie_server
 from d2lps.units import Bandwidth, bandwidth, show_size, size
+from d2lps.view.player import staged
 
 WAYS = {"GPU 0": lambda gpus: aggregate_at(gpus, gpus[0]), "shards": lambda gpus: sharded(gpus), "ring": ring}
 RATE, NVLINK, LATENCY = "12.5 GB/s", "50 GB/s", "0.2 us"
@@ -20,6 +21,7 @@ LINKS: dict[str, Callable[[int], Topology]] = {
     "nvlink-ring": lambda gpus: pcie_server(gpus, RATE, LATENCY, nvlink=NVLINK),
 }
 BYTES = tuple(map(size, ("40 kB", "1 MB", "200 MB", "1 GB")))
+SCENES: dict[tuple, tuple] = {}
 ALIKE = 1.005  # times that differ by less are one result
 
 
@@ -61,8 +63,10 @@ class FirstRace(Exploration):
         return verdict(self.player.data["runs"])
 
     def _content(self, values: dict) -> dict:
-        traces, _ = self._run(values)
-        content = pictured(traces)
+        if (key := tuple(values.values())) not in SCENES:  # the readers of all languages see the same
+            traces, _ = self._run(values)
+            SCENES[key] = traces, staged([*traces.values()])
+        content = pictured(*SCENES[key])
         return content | {"report": verdict(content["data"]["runs"])}
 
     def _offers(self) -> list[Offer]:
@@ -80,7 +84,7 @@ class FirstRace(Exploration):
         ]
 
     def page(self, more: str) -> tuple[str, str]:
-        """Return the picture with sliders as HTML, and the script with all their positions, which has the name ``more``."""
+        """Return the picture with sliders as HTML, and the script ``more`` with all their positions."""
         return dials(self.controls, self._content, more)
 
 

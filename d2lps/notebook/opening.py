@@ -1,10 +1,15 @@
 """The opening of a chapter: the finished race that the chapter will explain."""
 
+from typing import TYPE_CHECKING
+
 from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, chapter_module
 from d2lps.view.player import Player, watch
 
+if TYPE_CHECKING:
+    from d2lps.notebook.first_race import FirstRace
 
-def opening(chapter: str) -> "Player | d2lps.notebook.first_race.FirstRace":
+
+def opening(chapter: str) -> "Player | FirstRace":
     """Play the runs that the reader of a chapter will make and explain.
 
     Parameters
