@@ -7,7 +7,7 @@ import math
 
 from d2lps import cost
 from d2lps.algorithms import aggregate_at, ring, sharded
-from d2lps.topology import Link, Topology
+from d2lps.topology import pcie_server
 from d2lps.trace import Trace
 from d2lps.units import show_seconds
 from d2lps.view.drawing.film import Clock, film, film_of_time
@@ -20,11 +20,7 @@ from d2lps.view.drawing.svg import tag, words, worker
 
 def opening() -> dict[str, Trace]:
     """The race of this chapter: 200 MB on GPU 0, in shards and in a ring, on a server with two switches."""
-    gpus, switches = [f"gpu{i}" for i in range(4)], ["switch0", "switch1"]
-    cables = [*zip(gpus, [switches[0]] * 2 + [switches[1]] * 2, strict=True), *((switch, "cpu") for switch in switches)]
-    kinds = dict.fromkeys(gpus, "gpu") | dict.fromkeys(switches, "switch") | {"cpu": "cpu"}
-    links = [Link(*ends, "12.5 GB/s") for cable in cables for ends in (cable, cable[::-1])]
-    server = Topology("two_switches", kinds, links)
+    gpus, server = [f"gpu{i}" for i in range(4)], pcie_server(4, "12.5 GB/s", switches=2)
     plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "shards": sharded(gpus), "ring": ring(gpus)}
     return {name: cost.shared(plan, server, "200 MB") for name, plan in plans.items()}
 

@@ -3,15 +3,15 @@ import d2lps
 
 d2lps.speak("en")
 
-# %% halves
+# %% opening
+d2lps.opening("00")
+
+# %% gradient
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from d2lps import aggregate_at, draw, run, train
-
-digits = train.digits()
-start = parameters_to_vector(train.small_cnn().parameters()).detach()
+from d2lps import train
 
 def gradient(weights, images, labels):
     net = train.small_cnn()
@@ -19,6 +19,11 @@ def gradient(weights, images, labels):
     cross_entropy(net(images), labels).backward()
     return parameters_to_vector(weight.grad for weight in net.parameters())
 
+# %% halves
+from d2lps import aggregate_at, draw, run
+
+digits = train.digits()
+start = parameters_to_vector(train.small_cnn().parameters()).detach()
 images, labels = (part[:96] for part in digits.train)
 whole = gradient(start, images, labels)
 halves = {"gpu0": gradient(start, images[:48], labels[:48]),
@@ -29,20 +34,11 @@ print(len(whole), f"{whole.abs().max():.2g}", f"{off:.0e}")
 draw(trace)
 
 # %% race
-from d2lps import Link, Topology, cost, ring, sharded, watch
-
-def server(n):
-    gpus = [f"gpu{i}" for i in range(n)]
-    cables = [(gpu, f"switch{2 * i // n}") for i, gpu in enumerate(gpus)]
-    cables += [("switch0", "cpu"), ("switch1", "cpu")]
-    kinds = {**dict.fromkeys(gpus, "gpu"), "cpu": "cpu"}
-    links = [Link(*ends, "12.5 GB/s")
-             for cable in cables for ends in (cable, cable[::-1])]
-    kinds |= {"switch0": "switch", "switch1": "switch"}
-    return gpus, Topology("two_switches", kinds, links)
+from d2lps import cost, pcie_server, ring, sharded, watch
 
 def three_ways(n):
-    gpus, place = server(n)
+    gpus = [f"gpu{i}" for i in range(n)]
+    place = pcie_server(n, "12.5 GB/s", switches=2)
     plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "shards": sharded(gpus),
              "ring": ring(gpus)}
     return {name: cost.shared(plan, place, "200 MB")
@@ -73,10 +69,7 @@ print(table("strategy", "predicted", rows=[
     ["shards", direct], ["hierarchical", levels]]))
 draw(levels)
 
-# %% store
-from d2lps import kvstore
-from d2lps.train import by_store
-
+# %% work
 def work(store):
     weights = start.clone()
     store.init("weights", weights)
@@ -84,11 +77,14 @@ def work(store):
     for step in range(14):
         first = 32 * (3 * step + store.rank)
         mine = [part[first:first + 32] for part in digits.train]
-        g = gradient(weights, *mine)
-        store.push("weights", g / 3)
+        store.push("weights", gradient(weights, *mine) / 3)
         store.pull("weights", out=weights)
     store.barrier()
     return weights
+
+# %% store
+from d2lps import kvstore
+from d2lps.train import by_store
 
 with kvstore.cluster("dist_sync", workers=3, servers=1, record=True) as stores:
     weights = by_store.each(stores, work)
@@ -108,22 +104,21 @@ hurrying = simulate.asynchronous(workers=3, steps=12, seconds=seconds)
 print(f"{waiting.idle:.0%}", max(hurrying.staleness))
 watch(waiting.lanes(), hurrying.lanes(), names=["sync", "async"])
 
-# %% dead
+# %% doomed
 def doomed(store):
     w, sums = torch.zeros(1000), []
     store.init("w", w)
-    for step in range(3):
-        if (store.rank, step) == (2, 1):
-            stores.kill_worker(2)
-            return "†"
-        try:
-            store.push("w", torch.ones(1000))
-            store.pull("w", out=w)
-        except kvstore.WorkerLost as error:
-            return [*sums, f"WorkerLost {error.ranks}"]
-        sums.append(w[0].item())
+    try:
+        for _ in range(1 if store.rank == 2 else 3):
+            store.pushpull("w", torch.ones(1000), out=w)
+            sums.append(w[0].item())
+    except kvstore.WorkerLost as error:
+        sums.append(f"WorkerLost {error.ranks}")
+    if store.rank == 2:
+        stores.kill_worker(2)
     return sums
 
+# %% dead
 for lost in ("fail", "drop"):
     options = {"workers": 3, "record": True, "lost": lost}
     with kvstore.cluster("dist_sync", **options) as stores:
@@ -140,16 +135,14 @@ draw(trace)
 
 # %% memory
 from d2lps.units import show_size
-
 ways = {"1 GPU": {}, "t = 8": {"tensor": 8},
         "p = 8": {"pipeline": 8, "batches": 16},
         "ZeRO-3": {"data": 8, "stage": 3}}
 rows, kept = [], {}
 for name, layout in ways.items():
     used = d2lps.memory("gpt-18.4b", recompute="full", **layout)
-    kept[name] = show_size(
-        d2lps.memory("gpt-18.4b", recompute="none", **layout).predicted)
-    sizes = used["weights"].predicted, used.predicted
-    rows.append([name, *map(show_size, sizes)])
+    kept[name] = show_size(d2lps.memory("gpt-18.4b", **layout).predicted)
+    rows.append([name, show_size(used["weights"].predicted),
+                 show_size(used.predicted)])
 print(kept)
 table("strategy", "weights", "per-rank", rows=rows)

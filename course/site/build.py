@@ -151,6 +151,7 @@ def _write_pages(
             page = texts[f"{language}/{browser.ALONE}.html"]
             script = texts[f"{language}/{browser.ALONE}-cells.js"]
             texts[f"{language}/{browser.file(language)}"] = browser.alone(page, root, language, script, python)
+        texts[f"{language}/{front.RACE}"] = site.race[1]
         entries = [entry for page in pages for entry in page.entries]
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)

@@ -1,6 +1,7 @@
 """The race and the map on the first page, the table of a pipeline, and the page that asks for the language."""
 
 import html
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -18,16 +19,17 @@ from d2lps.view.drawing.course_map import course_map
 from d2lps.view.drawing.lanes import LOOKS, Lanes
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.shapes import sheet
-from d2lps.view.player import Player
 
 THEME = Path(__file__).with_name("theme")
 THUMBNAILS = "thumbnails"
+FIRST, RACE = "00-in-15-minutes", "race.js"  # the chapter that begins with the race, and the file of its positions
 FRAME = Environment(loader=FileSystemLoader(THEME), autoescape=False)
 
 
-def race() -> Player:
-    """Return a player of the race with which chapter 00 begins: four GPUs that add up their gradients in three ways."""
-    return opening("00")
+@cache
+def race(language: str) -> tuple[str, str]:
+    """Return the race with which chapter 00 begins, with sliders, and the script RACE with all their positions."""
+    return only(language, lambda: opening("00").page(RACE))
 
 
 def pipeline_table() -> ScheduleTable:

@@ -162,11 +162,19 @@ class Site:
             below = f'<p><a href="{ANSWERS}#{chapter.slug}-{cell.exercise}">{self.say("answers")}</a></p>'
         elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
+        elif opens and chapter.slug == front.FIRST and not self.paper:
+            below = f'<div class="shown">{self.race[0]}</div>'
         else:
             results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
             below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
         tries = " data-try" if source and name in self.tried.get(chapter.slug, ()) else ""
         return f'<div class="cell" id="cell-{name}"{tries}>{source}{below}</div>'
+
+    @cached_property
+    def race(self) -> tuple[str, str]:
+        """The race with sliders, as on the front page, and the script with all positions."""
+        form, script = front.race(self.language)
+        return outputs.lean(form), script
 
     def front(self) -> Page:
         """Return the first page: the course in a few words, the race, and the chapters."""
@@ -176,7 +184,6 @@ class Site:
         lead, _, rest = file.read_text("utf-8").partition("[[race]]")
         before, _, after = rest.partition("[[chapters]]")
         prose = Prose(self.book, self.language)
-        player = outputs.lean(only(self.language, lambda: front.race()._repr_html_()))
         opens = "".join(
             front.card(slug, title, prose.inline(self.about(slug)), self.language, self.book, "../")
             for slug, title in self.titles.items()
@@ -184,10 +191,10 @@ class Site:
         chart = outputs.lean(front.the_map(self.book, self.chapters, self.language))
         lead, before, after = map(prose.markdown, (lead, before, after))
         cards = f'<ol class="opens">{opens}</ol>'
-        body = [lead, f'<div class="shown">{player}</div>', before, chart, cards, after]
+        body = [lead, f'<div class="shown">{self.race[0]}</div>', before, chart, cards, after]
         title = text_in(self.language, "site.title")
         entries = [search.Entry(title, title, "index.html", search.words("".join([lead, before, cards, after])))]
-        scripts = (*PLAYS, PROGRESS)
+        scripts = (*PLAYS, "../_static/ask.js", PROGRESS)
         return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, scripts)
 
     def about(self, slug: str) -> str:

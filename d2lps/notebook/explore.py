@@ -197,7 +197,14 @@ class Exploration(ipywidgets.VBox):
         self._follow_links(self._topology(*self._place_of(self._now())))
         self.traces, self.refused = self._run(self._now())
         self._race()
-        self._report.value = report(self.traces, self.refused)
+        self._report.value = self._told()
+
+    def _told(self) -> str:
+        return report(self.traces, self.refused)
+
+    def _content(self, values: dict) -> dict:
+        """Return what a page without a kernel shows for these positions."""
+        return raced(*self._run(values))
 
     def _now(self) -> dict[str, object]:
         return {name: control.value for name, control in self.controls.items()}
@@ -251,10 +258,7 @@ class Exploration(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         """Add a page for readers without a kernel, with some positions of the sliders computed in advance."""
         widget = super()._repr_mimebundle_(**kwargs)
-        bundle = widget | {
-            "text/plain": repr(self),
-            "text/html": page(self._offers(), lambda values: raced(*self._run(values)), self._shown),
-        }
+        bundle = widget | {"text/plain": repr(self), "text/html": page(self._offers(), self._content, self._shown)}
         return bundle if has_front_end() else without_view(bundle)
 
     def _offers(self) -> list[Offer]:

@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Callable
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from d2lps.messages import LANGUAGES, html_language, language, named, only, text
 from d2lps.notebook.reveal import Bar, chart
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
+from d2lps.view.drawing.lanes import Lanes
+from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import LOOKS, MODULE, data, sheet, staged, stills
 from d2lps.view.tables import plan_table
@@ -66,7 +69,14 @@ LOOK = """.d2lps-explored>[role=group]{display:flex;flex-wrap:wrap;gap:4px 8px;a
 @media (max-width:520px){.d2lps-explored>[role=group]>span{flex-basis:100%}}
 .d2lps-explored [data-shows]{min-height:36px;padding:2px 14px;border:1px solid currentColor;border-radius:18px;
 background:none;color:inherit;font:inherit;cursor:pointer}
-.d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""
+.d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}
+.d2-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,200px),1fr));gap:4px 28px}
+.d2-dials label{display:grid;grid-template-columns:auto 1fr;gap:0 10px}
+.d2-dials output{font-weight:700;text-align:right}
+.d2-dials input{grid-column:1/-1;width:100%;height:32px;margin:0;accent-color:#1952af;cursor:pointer}
+.d2-verdict p{margin:4px 0;font-size:15px;line-height:1.5}
+@container (min-width:860px){.d2-verdict~.d2-chosen .d2-runs{grid-template-columns:repeat(3,minmax(0,1fr))}}
+@media print{.d2-dials{display:none}}"""
 
 
 def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]") -> str:
@@ -101,6 +111,49 @@ def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]") -> str:
     )
 
 
+def dials(controls: dict, make: Content, more: str = "") -> tuple[str, str]:
+    """Return the page whose sliders take all positions, and a script with their contents.
+
+    Parameters
+    ----------
+    controls : dict of str to widget
+        The sliders, each with its ``options`` and ``value``.
+    make : function
+        Makes the content of one position of all sliders.
+    more : str
+        The file of the script, which the page loads after its first picture; if empty, the page has all contents.
+
+    Returns
+    -------
+    (str, str)
+        HTML and JavaScript.
+    """
+    grid = product(*([value for _, value in control.options] for control in controls.values()))
+    contents = [make(dict(zip(controls, values, strict=True))) for values in grid]
+    rows, start = [], 0
+    for control in controls.values():
+        labels, at = [label for label, _ in control.options], control.index
+        start = start * len(labels) + at
+        look = f'min="0" max="{len(labels) - 1}" value="{at}" aria-valuetext="{escape(labels[at])}"'
+        kept = f"data-labels='{escape(json.dumps(labels, ensure_ascii=False))}'"
+        says = f"<span>{escape(control.description)}</span><output>{escape(labels[at])}</output>"
+        rows.append(f'<label>{says}<input type="range" {look} {kept}></label>')
+    first, packed = contents[start], [_packed(content) for content in contents]
+    pictures = sheet(first["data"], first["stills"]) if "data" in first else ""
+    inside = json.dumps({start: packed[start]} if more else packed)
+    name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
+    begin = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((root) => choose(root, play));"
+    form = (
+        f'<div id="{name}" class="d2lps-explored" lang="{html_language()}" data-more="{more}">'
+        f'<style>{LOOKS}{LOOK}</style><div class="d2-dials">{"".join(rows)}</div>'
+        f'<div class="d2-verdict">{first["report"]}</div>'
+        f'<div class="d2-chosen">{pictures}</div>'
+        f'<script type="application/json">{inside}</script></div>'
+        f'<script type="module">{MODULE}\n{CHOOSE}\n{begin}</script>'
+    )
+    return form, f"(window.d2Positions??={{}})[{json.dumps(more)}]={json.dumps(packed)};\n"
+
+
 def _offered(offers: list[Offer], content: Content) -> list[tuple[int, object]]:
     """Return the other positions that fit on a page: (number of the slider, value)."""
     first = content(offers[0].now)
@@ -123,13 +176,17 @@ def raced(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
     if not can_race(traces):
         return {"report": report(traces, refused)}
     try:
-        scenes = staged([*traces.values()])
+        return {"report": report(traces, refused)} | pictured(traces)
     except DrawingError as error:
         return {"report": report(traces, refused | {"": str(error)})}
-    names = [named(name) for name in traces]
+
+
+def pictured(traces: dict[str, Trace], scenes: "list[Scene] | list[Lanes] | None" = None) -> dict:
+    """Return the data and pictures of a race; raise DrawingError if they cannot be drawn."""
+    scenes, names = scenes or staged([*traces.values()]), [named(name) for name in traces]
     page = data.page(scenes, names)
     plain = [still.replace(f"<style>{STYLE + THIN}</style>", "") for still in stills(page, scenes)]
-    return {"report": report(traces, refused), "stills": plain, "data": page}
+    return {"stills": plain, "data": page}
 
 
 def _packed(content: dict) -> str:

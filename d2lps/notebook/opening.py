@@ -1,10 +1,15 @@
 """The opening of a chapter: the finished race that the chapter will explain."""
 
+from typing import TYPE_CHECKING
+
 from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, chapter_module
 from d2lps.view.player import Player, watch
 
+if TYPE_CHECKING:
+    from d2lps.notebook.first_race import FirstRace
 
-def opening(chapter: str) -> Player:
+
+def opening(chapter: str) -> "Player | FirstRace":
     """Play the runs that the reader of a chapter will make and explain.
 
     Parameters
@@ -14,8 +19,8 @@ def opening(chapter: str) -> Player:
 
     Returns
     -------
-    Player
-        A notebook shows it. Its name is ``opening``, for links in the text.
+    Player or FirstRace
+        A notebook shows it. A player has the name ``opening``, for links in the text. Chapter 00 has sliders.
 
     Raises
     ------
@@ -33,5 +38,9 @@ def opening(chapter: str) -> Player:
         raise ExerciseError("no-course", folder=CHAPTERS)
     if chapter not in folders:
         raise ExerciseError("no-chapter", chapter=repr(chapter), chapters=", ".join(folders))
+    if chapter == "00":
+        from d2lps.notebook.first_race import FirstRace  # needs widgets, which a browser without a kernel has not
+
+        return FirstRace()
     traces = chapter_module(folders[chapter], "figures").opening()
     return watch(*traces.values(), names=list(traces), name="opening")

@@ -23,9 +23,15 @@ _SINGLE = [(0, 1), (1, 3), (3, 7), (7, 5), (5, 4), (4, 6), (6, 2), (2, 0)]
 
 
 def pcie_server(
-    gpus: int = 4, bandwidth: "str | Bandwidth | Sequence[str | Bandwidth]" = PCIE, latency: "float | str" = 0.0
+    gpus: int = 4,
+    bandwidth: "str | Bandwidth | Sequence[str | Bandwidth]" = PCIE,
+    latency: "float | str" = 0.0,
+    switches: int = 1,
+    nvlink: "str | Bandwidth | None" = None,
 ) -> Topology:
     """Return a host with GPUs and one CPU on a PCIe switch, each with its own link of ``bandwidth`` each way.
+
+    Several switches share the GPUs equally, and meet at the CPU.
 
     Parameters
     ----------
@@ -35,17 +41,21 @@ def pcie_server(
         Bytes per second, one way; a sequence has one for each GPU and, last, one for the CPU. PCIe 3.0 with 16 lanes
         counts as 16 GB/s (15.75 before overheads).
     latency : float or str
-        Seconds of each link; a message takes two.
+        Seconds of each link; a message takes two or more.
+    switches : int
+        The number of switches.
+    nvlink : str or Bandwidth, optional
+        Bytes per second, one way, of NVLinks that join each GPU with the next, and the last with the first.
 
     Returns
     -------
     Topology
-        The nodes are ``gpu0`` …, ``switch``, ``cpu``.
+        The nodes are ``gpu0`` …, ``switch`` or ``switch0`` …, ``cpu``.
 
     Raises
     ------
     TopologyError, UnitError
-        For a bad number of GPUs or bandwidths, and for bad units.
+        For a bad number of GPUs, switches or bandwidths, and for bad units.
 
     Examples
     --------
@@ -57,8 +67,14 @@ def pcie_server(
     rates = _one_or_each(bandwidth, len(ends))
     if len(rates) != len(ends):
         raise TopologyError(text("topology.bandwidths", bandwidths=len(rates), links=len(ends)))
-    kinds = {**dict.fromkeys(ends[:-1], "gpu"), "switch": "switch", "cpu": "cpu"}
-    links = [link for end, rate in zip(ends, rates, strict=True) for link in both_ways(end, "switch", rate, latency)]
+    require_counts(switches=switches)
+    above = ["switch"] if switches == 1 else [f"switch{i}" for i in range(switches)]
+    kinds = {**dict.fromkeys(ends[:-1], "gpu"), **dict.fromkeys(above, "switch"), "cpu": "cpu"}
+    cables = [(gpu, above[switches * i // gpus], rates[i]) for i, gpu in enumerate(ends[:-1])]
+    cables += [("cpu", switch, rates[-1]) for switch in above]
+    if nvlink is not None and gpus > 1:
+        cables += [(ends[i], ends[(i + 1) % gpus], nvlink) for i in range(gpus if gpus > 2 else 1)]
+    links = [link for end, to, rate in cables for link in both_ways(end, to, rate, latency)]
     return Topology("pcie_server", kinds, links)
 
 

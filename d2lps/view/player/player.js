@@ -600,6 +600,7 @@ export function play(el, data) {
   if (data.zoom) level(0);
   go(0);
   show();
+  if (data.begins) matchMedia("(prefers-reduced-motion: reduce)").matches ? jump(longest) : begin();
   return () => {
     cancelAnimationFrame(frame);
     watcher.disconnect();

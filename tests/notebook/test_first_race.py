@@ -1,0 +1,91 @@
+"""The race with sliders with which the course begins: its times, its words, and its page without a kernel."""
+
+import re
+
+import pytest
+from helpers import browser as browsers
+from helpers.axe import grave
+
+import d2lps
+from d2lps import speak
+from d2lps.messages import LANGUAGES
+from d2lps.notebook import first_race
+from d2lps.topology import TopologyError, pcie_server
+
+chromium, new_page = browsers.chromium, browsers.new_page
+PAGE = '<!DOCTYPE html><html lang="{0}"><meta charset="utf-8"><title>page</title><main>{1}</main>'
+LINK = 12.5e9  # bytes per second
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 6, 8])
+def test_its_times_are_those_of_the_formulas(gpus):
+    race = d2lps.opening("00")
+    race.set(gpus=gpus)
+    one = race.controls["nbytes"].value / LINK
+    expected = {"GPU 0": 2 * (gpus - 1) * one, "ring": 2 * (gpus - 1) / gpus * one}
+    expected["shards"] = max(2 * (gpus - 1) / gpus, gpus / 2) * one  # half of all shards cross between the switches
+    for name, seconds in expected.items():
+        assert race.traces[name].duration == pytest.approx(seconds, abs=20e-6)  # a step takes 0.8 µs more at most
+
+
+def test_small_gradients_and_nvlinks_have_another_winner():
+    race = d2lps.opening("00")
+    race.set(gpus=8)
+    said = race._report.value
+    assert "Fastest: ring, 28.01 ms" in said and "GPU 0, 224 ms: everything waits for switch0→gpu0" in said
+    race.set(nbytes=40_000)
+    assert "Fastest: shards" in race._report.value
+    race.set(nbytes=200_000_000, links="one-switch")
+    assert "Fastest: shards, ring, 28 ms" in race._report.value
+    race.set(links="nvlink-ring")
+    assert "Fastest: ring, 7.003 ms" in race._report.value
+
+
+def test_several_switches_share_the_gpus_and_nvlinks_join_neighbors_in_a_ring():
+    server = pcie_server(5, "16 GB/s", switches=2, nvlink="50 GB/s")
+    assert [link.dst for link in server.route("gpu0", "gpu4")] == ["gpu4"]
+    assert [link.dst for link in server.route("gpu0", "gpu3")] == ["switch0", "cpu", "switch1", "gpu3"]
+    assert sum(link.src.startswith("gpu") and link.dst.startswith("gpu") for link in server.links) == 10
+    assert len(pcie_server(2, nvlink="50 GB/s").links) == 8  # two GPUs have one NVLink, each way
+    with pytest.raises(TopologyError):
+        pcie_server(4, switches=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_position_works_from_a_file_with_keys_alone(new_page, tmp_path, language):
+    speak(language)
+    race = d2lps.opening("00")
+    form, script = race.page("race.js")
+    assert len(form.encode()) <= 150_000 and len(script.encode()) <= 1_500_000
+    (tmp_path / "page.html").write_text(PAGE.format(language, form), "utf-8")
+    (tmp_path / "race.js").write_text(script, "utf-8")
+    page, asked, wrong = new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce"), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector(".d2-player")
+    verdict = page.locator(".d2-verdict [role=status]")
+    assert verdict.inner_text().replace("\n", "") == re.sub("<[^>]+>", "", race._report.value)
+    dials = page.locator(".d2-dials input")
+    for at, (key, value) in enumerate({"gpus": 8, "nbytes": 1_000_000_000, "links": "nvlink-ring"}.items()):
+        dials.nth(at).focus()
+        page.keyboard.press("End")
+        race.set(**{key: value})
+        expected = re.sub("<[^>]+>", "", race._report.value)
+        page.wait_for_function(
+            "said => document.querySelector('.d2-verdict').innerText.replaceAll('\\n', '') === said", arg=expected
+        )
+        label = race.controls[key].label
+        assert dials.nth(at).get_attribute("aria-valuetext") == label
+        assert page.locator(".d2-dials output").nth(at).inner_text() == label
+    tops = {round(run.bounding_box()["y"]) for run in page.locator(".d2-run").all()}
+    assert len(tops) == 1 and page.locator(".d2-over").count() == 3  # beside each other, and at once at their end
+    assert wrong == [] and all(url.startswith("file:") for url in asked)
+    assert grave(page) == []
+
+
+def test_a_notebook_without_a_kernel_has_a_few_positions():
+    speak("en")
+    shown = d2lps.opening("00")._repr_mimebundle_()["text/html"]
+    assert shown.count("data-shows=") >= 5 and "NVLink ring" in shown and len(first_race.LINKS) == 3
