@@ -24,6 +24,7 @@ from d2lps.messages.raised import Brief
 PREFIXES = {prefix: 1000**i for i, prefix in enumerate(["", "k", "M", "G", "T", "P"])} | {"K": 1000}
 PREFIXES |= {prefix: 1024**i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)}
 SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # how many make a second
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FEW = 1000  # bytes: a smaller number without a unit is a slip of the pen
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]{1,3})?)\s*(.*?)\s*")
 _UNIT = re.compile(r"(|Ki|Mi|Gi|Ti|[kKMGTP])(B|bit|b)(ps|/s|)")
@@ -111,6 +112,23 @@ def is_count(value: object, least: int = 0, most: float = math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
+def show_number(value: float, digits: int = 4) -> str:
+    """Print a number as prose does: ``0.25``, ``1024``, ``668 100`` with no-break spaces, ``2.1·10⁹``, ``6·10⁻⁸``.
+
+    >>> show_number(2.128e9), show_number(1e26), show_number(1010, 3)
+    ('2.128·10⁹', '10²⁶', '1010')
+    """
+    short = f"{value:.{digits}g}"
+    mantissa, _, power = short.partition("e")
+    if not power:
+        return short
+    if 0 < int(power) < 9:
+        whole = f"{float(short):,.0f}".replace(",", "\u00a0")
+        return whole if int(power) > 3 else whole.replace("\u00a0", "")  # four digits stay together
+    factor = {"1": "", "-1": "-"}.get(mantissa, f"{mantissa}·")
+    return factor + "10" + str(int(power)).translate(RAISED)
+
+
 def show_size(count: float) -> str:
     """Print bytes in decimal units with at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
     return _show(count, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
@@ -126,11 +144,11 @@ def _show(value: float, units: list[tuple[str, float]], base: str) -> str:
     if not rounded:
         return f"0 {base}"
     name, factor = next((unit for unit in units if abs(rounded) >= unit[1]), units[-1])
-    return f"{float(f'{rounded / factor:.4g}'):g} {name}"
+    return f"{show_number(rounded / factor)} {name}"
 
 
 def _split(quantity: str, value: object) -> tuple[Fraction, str]:
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    match = _QUANTITY.fullmatch(value.replace("\u00a0", "")) if isinstance(value, str) else None
     try:
         return Fraction(match[1]), match[2]
     except (TypeError, ValueError):

@@ -23,6 +23,8 @@ guess = d2lps.predict("growth", {"AlexNet → GPT-3": "", "AlexNet → 2026": ""
 guess
 
 # %% growth
+from d2lps.units import show_number
+
 def spaced(number):
     return f"{number:,.0f}".replace(",", "\u00a0")
 
@@ -33,8 +35,8 @@ for name, model in TRAINED.items():
     times = model.flops / first.flops
     yearly = f"{times ** (1 / years):.2f}" if years else None
     months = f"{times ** (1.5 / years):.1f}" if years else None
-    rows.append([name, str(model.day), f"{model.flops:.2g}", f"{times:.2g}",
-                 yearly, months])
+    rows.append([name, str(model.day), show_number(model.flops, 2),
+                 show_number(times, 2), yearly, months])
 guess.reveal({"AlexNet → GPT-3": TRAINED["GPT-3"].flops / first.flops,
               "AlexNet → 2026": TRAINED["GPT-6 Astra"].flops / first.flops})
 
@@ -96,7 +98,8 @@ rows = []
 for sizes in ([16], [8, 8], [4, 4, 4, 4], [6, 6, 4], [13, 3]):
     off = [(merged(sizes, weighted) - whole).abs().max() / whole.abs().max()
            for weighted in (False, True)]
-    rows.append([" + ".join(map(str, sizes)), *(f"{float(each):.0e}" for each in off)])
+    rows.append([" + ".join(map(str, sizes)),
+                 *(show_number(float(each), 1) for each in off)])
 table("split-parts", "plain-mean", "weighted-mean", rows=rows)
 
 # %% steps-source

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, gelu, relu
 
 from d2lps import cost, draw, ring, schedule, table, train, watch
 from d2lps.train import gpt
+from d2lps.units import show_number
 
 # %% state
 torch.manual_seed(0)
@@ -60,7 +61,7 @@ def parameters(layers, width, vocabulary, context):
 
 gpt3 = parameters(96, 12288, 50257, 2048)
 nbytes3 = 16 * gpt3
-print(f"{gpt3:.3g}", f"{nbytes3 / 1e12:.2f} TB", f"{nbytes3 / 80e9:.1f} × 80 GB")
+print(show_number(gpt3, 3), f"{nbytes3 / 1e12:.2f} TB", f"{nbytes3 / 80e9:.1f} × 80 GB")
 
 # %% first-schedule
 from d2lps import Send

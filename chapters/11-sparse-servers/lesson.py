@@ -14,7 +14,7 @@ from torch import nn
 
 from d2lps import cluster, d2l, draw, kvstore, machines, table
 from d2lps.train import by_store, recommender
-from d2lps.units import show_seconds, show_size
+from d2lps.units import show_number, show_seconds, show_size
 
 torch.set_num_threads(1)
 
@@ -23,7 +23,8 @@ draw(machines(2, 1, servers=2))
 
 # %% sizes
 table("vectors", "row-size", "size", "gpus-80", rows=[
-    [f"{count:g}", show_size(row), show_size(count * row), f"{count * row / 80e9:.3g}"]
+    [show_number(count), show_size(row), show_size(count * row),
+     show_number(count * row / 80e9, 3)]
     for count, row in [(1e9, 10**6), (1e9, 512), (1e8, 256), (1e6, 64)]])
 
 # %% bag

@@ -9,10 +9,11 @@ import unicodedata
 from numbers import Real
 
 from d2lps.messages import text
-from d2lps.units import SECONDS
+from d2lps.units import SECONDS, show_number
 
 RULES = {
     "replace": {"−": "-", "。": "."},  # a typographic minus, a Chinese full stop
+    "spaced": r"(\d) (?=\d{3}(?!\d))",  # the space of thousands, as in 668 100
     "comma": r"\d,\d",
     "number": r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?)\s*(.*)",  # in any case; what follows it is refused
 }
@@ -65,7 +66,7 @@ def number_text(value: float | None, unit: str) -> str:
     """Write a number with its unit, in at most four digits; – for None."""
     if value is None:
         return "–"
-    return f"{value:.4g}" + (unit if unit == "%" else f" {unit}" if unit else "")
+    return show_number(value) + (unit if unit == "%" else f" {unit}" if unit else "")
 
 
 def _number(entry: object, values: dict[str, str]) -> float:
@@ -75,6 +76,7 @@ def _number(entry: object, values: dict[str, str]) -> float:
         written = unicodedata.normalize("NFKC", entry).strip() if isinstance(entry, str) else ""
         for sign, plain in RULES["replace"].items():
             written = written.replace(sign, plain)
+        written = re.sub(RULES["spaced"], r"\1", written)
         if not written:
             raise PredictionError("empty", **values)
         if re.search(RULES["comma"], written):

@@ -2,16 +2,21 @@
 
 const fill = (words, values) => words.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
-// The same as Python's f"{value:.{digits}g}", which rounds a tie to the even digit.
-function short(value, digits) {
+// The same as show_number of units.py, which rounds a tie to the even digit.
+function short(value, digits = 4) {
   let [mantissa, exponent] = value.toExponential(digits - 1).split("e");
   const exact = value.toExponential(99), down = exact.slice(0, digits + 1);
   if (/^50*e/.test(exact.slice(digits + 1)) && "02468".includes(down.at(-1))) mantissa = down;
   if (exponent >= -4 && exponent < digits) return String(+`${mantissa}e${exponent}`);
-  return `${+mantissa}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
+  if (exponent > 0 && exponent < 9) {
+    const whole = String(+`${mantissa}e${exponent}`);
+    return exponent > 3 ? whole.replace(/\B(?=(\d{3})+$)/g, "\u00a0") : whole; // four digits stay together
+  }
+  const raised = [...String(+exponent)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("");
+  return `${{ 1: "", "-1": "-" }[+mantissa] ?? `${+mantissa}·`}10${raised}`;
 }
 
-const quantity = (value, unit) => short(value, 4) + (unit === "%" ? unit : unit && ` ${unit}`);
+const quantity = (value, unit) => short(value) + (unit === "%" ? unit : unit && ` ${unit}`);
 
 // The number that was entered, or a sentence with the mistake in the entry.
 function number({ names, units, within: [low, high], rules, words }, at, entry) {
@@ -20,6 +25,7 @@ function number({ names, units, within: [low, high], rules, words }, at, entry) 
   const error = (reason, more) => fill(words[reason], { ...values, ...more });
   let written = entry.normalize("NFKC").trim();
   for (const [sign, plain] of Object.entries(rules.replace)) written = written.replaceAll(sign, plain);
+  written = written.replace(new RegExp(rules.spaced, "g"), "$1");
   if (!written) return error("empty");
   if (new RegExp(rules.comma).test(written)) return error("comma");
   const [, digits, rest] = new RegExp(`^${rules.number}$`, "i").exec(written) ?? [];
@@ -43,14 +49,13 @@ function thought(guess, truths, known, { near, words }) {
   for (const [wrong, sentence] of known) if (close(wrong)) return sentence;
   if (!guess || !right) return words.wrong;
   const times = Math.max(guess, right) / Math.min(guess, right);
-  const whole = times % 1 === 0.5 ? 2 * Math.round(times / 2) : Math.round(times);
-  return fill(guess > right ? words.above : words.below, { factor: times < 99.5 ? short(times, 2) : whole });
+  return fill(guess > right ? words.above : words.below, { factor: short(times, times < 99.5 ? 2 : 3) });
 }
 
 // Show the guess beside the truth, in place of the folded answer.
 function reveal(root, guesses, page) {
   const { bars, right, thoughts, width, colour } = JSON.parse(root.querySelector("script").textContent);
-  const { units } = page, sentences = {}, longest = {};
+  const { units } = page, sentences = {}, sizes = {}, lows = {};
   for (const hidden of root.querySelectorAll(":scope > p, :scope > details")) hidden.style.display = "none";
   root.querySelector(".d2lps-answer")?.remove();
   const answer = document.createElement("div"), table = root.querySelector("table").cloneNode(true);
@@ -64,13 +69,27 @@ function reveal(root, guesses, page) {
     you.querySelector("td > span").style.background = colour;
     you.querySelector("td").lastChild.data = quantity(guess, units[at]);
     group.prepend(you);
-    longest[units[at]] = Math.max(longest[units[at]] ?? 0, ...[guess, ...bars[at]].map(Math.abs));
+    (sizes[units[at]] ??= []).push(...[guess, ...bars[at]].map(Math.abs));
     (sentences[thought(guess, right[at], thoughts[at], page)] ??= []).push(page.names[at]);
   });
+  for (const [unit, all] of Object.entries(sizes)) { // as in _scale of reveal.py
+    const least = Math.min(...all.filter((size) => size));
+    lows[unit] = Math.max(...all) > 30 * least ? 10 ** (Math.ceil(Math.log10(least)) - 1) : 0;
+  }
   guesses.forEach((guess, at) => [guess, ...bars[at]].forEach((value, row) => {
-    const part = Math.abs(value) / (longest[units[at]] || 1);
-    table.tBodies[at].rows[row].querySelector("td > span").style.width = `calc(${width}*${part})`;
+    const low = lows[units[at]], high = Math.max(...sizes[units[at]]) || 1, size = Math.abs(value);
+    const part = low && size ? Math.log10(size / low) / Math.log10(high / low) : size / high;
+    const { style } = table.tBodies[at].rows[row].querySelector("td > span"), tenfold = `${width}/${Math.log10(high / low)}`;
+    style.width = `calc(${width}*${part})`;
+    style.maskImage = low ? `repeating-linear-gradient(90deg,#000 0 calc(${tenfold} - 2px),#0000 0 calc(${tenfold}))` : "";
   }));
+  table.deleteCaption();
+  const begins = Object.entries(lows).filter(([, low]) => low).map(([unit, low]) => quantity(low, unit));
+  if (begins.length) {
+    const caption = table.createCaption();
+    caption.style.cssText = "caption-side:bottom;text-align:left";
+    caption.textContent = fill(page.words.log, { low: begins.join(page.words.between) });
+  }
   for (const [sentence, names] of Object.entries(sentences)) {
     const line = answer.appendChild(document.createElement("p"));
     line.textContent = names.join(page.words.between) + page.words.colon + sentence;

@@ -23,7 +23,7 @@ from d2lps.notebook.predict_page import form, question
 from d2lps.notebook.reveal import Bar, Revealed
 from d2lps.notebook.shown import Late
 from d2lps.trace import Trace
-from d2lps.units import SECONDS
+from d2lps.units import SECONDS, show_number
 
 NEAR = 0.05  # the relative error within which a guess is right, or matches a known wrong number
 
@@ -231,7 +231,7 @@ class Prediction:
         if not guess or not right:
             return text("predict.wrong")
         times = max(guess, right) / min(guess, right)
-        factor = f"{times:.2g}" if times < 99.5 else f"{times:.0f}"
+        factor = show_number(times, 2 if times < 99.5 else 3)
         return text("predict.above", factor=factor) if guess > right else text("predict.below", factor=factor)
 
     def _repr_html_(self) -> str:

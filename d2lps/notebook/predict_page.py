@@ -15,7 +15,21 @@ from d2lps.notebook.entries import RULES, unit_rules
 
 ASK = Path(__file__).with_name("predict.js").read_text("utf-8")
 WORDS = (
-    *("you", "colon", "commit", "again", "yours", "right", "above", "below", "wrong", "empty", "no-number", "comma"),
+    *(
+        "you",
+        "colon",
+        "commit",
+        "again",
+        "yours",
+        "right",
+        "above",
+        "below",
+        "wrong",
+        "log",
+        "empty",
+        "no-number",
+        "comma",
+    ),
     *("with-unit", "with-words", "negative", "too-small-unit", "too-large-unit", "outside"),
 )
 # Placeholders that the script fills in; here they stay as they are in the messages.

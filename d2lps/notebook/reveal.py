@@ -1,5 +1,6 @@
 """A guess beside the model's and the measured value: bars on one scale, in plain HTML, so that any page shows them."""
 
+import math
 from collections.abc import Callable
 from html import escape
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from d2lps.notebook.shown import Late
 COLOURS = {"guess": "#7a6ff0", "model": "#1f8fb3", "measured": "#2e9e6b"}
 OTHER = "#808896"
 WIDTH = "min(24em,26vw)"  # of the longest bar; less on a phone
+SPAN = 30  # the largest ratio of values that a linear scale shows
 # Nothing can be opened on a printed page: it shows the answer.
 LOOK = """@media print{.d2lps-revealed>p:has(+details),.d2lps-revealed summary{display:none}
 .d2lps-revealed details::details-content{content-visibility:visible;block-size:auto}}"""
@@ -104,27 +106,45 @@ class Revealed:
 
 
 def chart(groups: dict[str, list[Bar]]) -> str:
-    """Return groups of bars as a table that can also be read; bars of the same unit have the same scale."""
-    longest: dict[str, float] = {}
+    """Return groups of bars as a table that can also be read; bars of the same unit have the same scale.
+
+    It is logarithmic if their values span more than ``SPAN``: then a bar is cut where its value is ten times as large.
+    """
+    sizes: dict[str, list[float]] = {}
     for bar in (bar for bars in groups.values() for bar in bars):
-        longest[bar.unit] = max(longest.get(bar.unit, 0.0), abs(bar.value or 0.0))
+        sizes.setdefault(bar.unit, []).append(abs(bar.value or 0.0))
+    scales = {unit: _scale(values) for unit, values in sizes.items()}
     bodies = []
     for item, bars in groups.items():
         shown = [bar for bar in bars if bar.value is not None]
         head = f'<th scope="rowgroup" rowspan="{len(shown)}" style="{_CELL}">{escape(item)}</th>'
-        cells = [_row(bar, longest[bar.unit]) for bar in shown]
+        cells = [_row(bar, *scales[bar.unit]) for bar in shown]
         rows = [f'<tr style="background:none">{"" if i else head}{row}</tr>' for i, row in enumerate(cells)]
         bodies.append(f"<tbody>{''.join(rows)}</tbody>")
-    return f'<table style="border-spacing:0 2px;border-collapse:separate">{"".join(bodies)}</table>'
+    begins = [number_text(low, unit) for unit, (low, _) in scales.items() if low]
+    caption = text("predict.log", low=text("list.between").join(begins))
+    note = f'<caption style="caption-side:bottom;text-align:left">{escape(caption)}</caption>' if begins else ""
+    return f'<table style="border-spacing:0 2px;border-collapse:separate">{note}{"".join(bodies)}</table>'
+
+
+def _scale(sizes: list[float]) -> tuple[float, float]:
+    """Return where bars of these sizes begin and end; they begin at a power of ten if the scale is logarithmic."""
+    high = max(sizes)
+    least = min(filter(None, sizes), default=high)
+    return (10.0 ** (math.ceil(math.log10(least)) - 1) if high > SPAN * least else 0.0), high
 
 
 _CELL = "text-align:left;vertical-align:top;border:0;padding:0 .7em 0 0;"
 _BAR = "border-radius:2px;margin-right:.5em;print-color-adjust:exact"  # print the colours, too
 
 
-def _row(bar: Bar, longest: float) -> str:
-    part = round(abs(bar.value) / longest, 3) if longest else 0
-    look = f"display:inline-block;height:.85em;width:calc({WIDTH}*{part:g});background:{COLOURS.get(bar.source, OTHER)}"
+def _row(bar: Bar, low: float, high: float) -> str:
+    size, look = abs(bar.value), "display:inline-block;height:.85em"
+    part = math.log10(size / low) / math.log10(high / low) if low and size else size / (high or 1)
+    look += f";width:calc({WIDTH}*{round(part, 3):g});background:{COLOURS.get(bar.source, OTHER)}"
+    if low:
+        tenfold = f"{WIDTH}/{math.log10(high / low):.4g}"
+        look += f";mask:repeating-linear-gradient(90deg,#000 0 calc({tenfold} - 2px),#0000 0 calc({tenfold}))"
     return (
         f'<th scope="row" style="{_CELL}font-weight:normal">{escape(bar.label)}</th>'
         f'<td style="{_CELL}white-space:nowrap"><span aria-hidden="true" style="{look};{_BAR}"></span>'

@@ -10,7 +10,7 @@ from html import escape
 
 from d2lps.messages import counted, html_language, text
 
-AFTER, EVERY = 3.0, 0.5  # seconds
+AFTER, EVERY = 2.0, 0.5  # seconds
 
 
 class Working:

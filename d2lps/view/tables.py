@@ -11,7 +11,7 @@ from d2lps.messages import html_language, named, text
 from d2lps.plan.acts import show_step
 from d2lps.plan.plan import Plan
 from d2lps.trace import Trace
-from d2lps.units import show_seconds
+from d2lps.units import show_number, show_seconds
 
 
 class Source:
@@ -169,7 +169,7 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
         The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or numbers.
     rows : iterable of iterables
         The cells of each row. A trace is shown by its duration, an order of additions as a sum, True and False as
-        ✓ and ✗, None as –, floats with four digits, a known name in the language in force, and other values by
+        ✓ and ✗, None as –, floats with four digits by :func:`~d2lps.units.show_number`, a known name in the language in force, and other values by
         ``str``.
 
     Returns
@@ -195,7 +195,7 @@ def _cell(value: object) -> str:
         case Trace():
             return show_seconds(value.duration)
         case float():
-            return f"{value:.4g}"
+            return show_number(value)
         case str():
             return named(value)
         case (first, second):

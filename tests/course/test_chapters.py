@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from helpers.notebooks import IN_LAB
-from helpers.outputs import foreign, other_numbers, same_outputs
+from helpers.outputs import foreign, other_numbers, same_outputs, seen
 
 from course.book.library import Book
 from d2lps import opening
@@ -69,6 +69,7 @@ STUBS = {
     "13-choosing": 2,
     "a-corrections": 0,
 }
+IN_A_TABLE = re.compile(r">\s*[-+]?\d+(?:\.\d+)?e[-+]?\d+\b[^<]*</t[dh]>")  # in a cell of a table
 
 
 def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
@@ -107,6 +108,18 @@ def test_it_shows_the_same_numbers_in_every_language(executed, chapter, language
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_it_speaks_the_readers_language_alone(executed, chapter, language):
     assert foreign(executed(chapter, language), language) == []
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_number_is_written_as_programs_do(executed, chapter, language):
+    """A reader finds 10²⁶ and 668 100; a difference that Python itself prints may be 2e-08."""
+    book = executed(chapter, language)
+    large = [(id, found) for id, text in seen(book) for found in re.findall(r"\d+(?:\.\d+)?e\+\d+", text)]
+    small = [
+        (c.id, found) for c in book.cells if c.cell_type == "code" for found in IN_A_TABLE.findall(page(book, c.id))
+    ]
+    assert large + small == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -664,7 +677,7 @@ def test_the_numbers_of_chapter_11(executed, language):
         """Return the lines below the head, cut into the columns that two or more spaces part."""
         return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
 
-    assert [row[-2:] for row in rows("sizes")][:2] == [["1000 TB", "1.25e+04"], ["512 GB", "6.4"]]
+    assert [row[-2:] for row in rows("sizes")][:2] == [["1000 TB", "12\u00a0500"], ["512 GB", "6.4"]]
     assert "232 192 64000000" in shown(book, "push-sparse")
     assert "6.95%" in shown(book, "distinct") and "2443" not in shown(book, "distinct")  # not before the guess
     assert all(str(count) in page(book, "distinct").partition("<details>")[2] for count in (2443, 2466))

@@ -92,6 +92,7 @@ def test_the_stub_gets_the_advice_to_begin(id):
         d2lps.speak(language)
         assert (verdict.passed, verdict.mistake, verdict.ladder, verdict.trace) == (False, "todo", (), None)
         assert verdict.hint == texts_of(id).hint("todo")
+        assert str(verdict).startswith(f"– {d2lps.messages.text('checks.not-begun')}\n")
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -111,10 +111,26 @@ def test_units_have_scales_of_their_own_and_numbers_keep_their_order(opened):
     page = opened(form("own", asked, right))
     enter(page, *guess.values())
     shown = predict("own", asked, guess=guess).reveal(right)
-    assert seen(page, ".d2lps-answer").endswith(" ".join(shown.thoughts))
+    assert seen(page, ".d2lps-answer").endswith(" ".join(shown.thoughts).replace("\u00a0", " "))
     page.evaluate("html => { document.querySelector('main').innerHTML += html }", shown._repr_html_())
     both = page.locator("table:visible").all_inner_texts()
-    assert len(both) == 2 and both[0] == both[1] and "1.234e+04%" in both[0]
+    assert len(both) == 2 and both[0] == both[1] and "12\u00a0340%" in both[0]
+
+
+def test_a_logarithmic_scale_is_the_same_with_and_without_a_kernel(opened):
+    asked, right, guess = {"a": "ms", "b": "ms"}, {"a": 2e9, "b": 6.68e5}, {"a": 100, "b": 1}
+    page = opened(form("own", asked, right))
+    enter(page, *guess.values())
+    shown = predict("own", asked, guess=guess).reveal(right)._repr_html_()
+    page.evaluate("html => document.body.insertAdjacentHTML('beforeend', `<div class=python>${html}</div>`)", shown)
+    assert seen(page, ".d2lps-answer") == seen(page, ".python")
+    widths = bars(page, ".d2lps-answer")
+    assert widths == pytest.approx(bars(page, ".python"), abs=0.2)
+    # From 0.1 on: 100 is 3 powers of ten away, 2·10⁹ 10.3, 1 is 1, 668 000 is 6.8.
+    assert [width / widths[1] for width in widths] == pytest.approx([0.291, 1, 0.097, 0.662], abs=0.01)
+    assert "begin at 0.1 ms" in seen(page, ".d2lps-answer") and "668 000 ms" in seen(page, ".d2lps-answer")
+    cuts = page.locator("td > span").evaluate_all("all => all.map(e => getComputedStyle(e).maskImage)")
+    assert all("repeating-linear-gradient" in cut for cut in cuts)
 
 
 def test_until_then_nobody_sees_it_and_it_can_be_asked_for(opened):
@@ -191,6 +207,9 @@ ENTRIES = [
         "-0",
         "0.015",
         "15000",
+        "12 500",
+        "1 2 500",
+        "12 5000",
         "0.0000001",
         "99999999",
         "7,5",

@@ -39,6 +39,18 @@ def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
     assert ("2 of 3" in words and "running for" in words) is not off
 
 
+@pytest.mark.slow(6)
+def test_an_endless_loop_shows_a_moving_sign_after_two_seconds():
+    endless = "def own_gpu(gpus):\n    while True:\n        pass\n"
+    watch = "import os, time\nfrom d2lps.notebook import working\nos.environ['D2LPS_PROGRESS'] = '1'\nsay, told = working.said, []\n"
+    watch += "working.said = lambda seconds: told.append((seconds, say(seconds)['text/html'])) or say(seconds)"
+    check = endless + "d2lps.check_exercise('own-gpu', own_gpu, deadline='4 s')"
+    sources = ["import d2lps", watch, check, "told[0][0] < 3, '<progress' in told[0][1], len(told) > 1"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(book, timeout=60, kernel_name="python3").execute()
+    assert book.cells[-1].outputs[0].data["text/plain"] == "(True, True, True)"
+
+
 RANKS = """%%px
 import time
 from d2lps.messages.counted import counted

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lps.units import Bandwidth, UnitError, bandwidth, seconds, show_seconds, show_size, size
+from d2lps.units import Bandwidth, UnitError, bandwidth, seconds, show_number, show_seconds, show_size, size
 
 READ = [
     (bandwidth, "16 GB/s", 16e9),
@@ -145,7 +145,15 @@ def test_times_are_the_nearest_float(count, unit):
 
 
 SHOWN = [
+    (show_number, 1010.0, "1010"),
+    (show_number, 0.25, "0.25"),
+    (show_number, 668100.0, "668\u00a0100"),
+    (show_number, 2.1284e9, "2.128·10⁹"),
+    (show_number, 1e26, "10²⁶"),
+    (show_number, -6.25e-8, "-6.25·10⁻⁸"),
+    (lambda value: show_number(value, 2), 2345.0, "2300"),
     (show_size, 160e6, "160 MB"),
+    (show_size, 12_346e12, "12\u00a0350 TB"),
     (show_size, 7500, "7.5 kB"),
     (show_size, 12, "12 B"),
     (show_size, 0, "0 B"),

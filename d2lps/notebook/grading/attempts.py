@@ -11,7 +11,7 @@ from d2lps.notebook.grading.calls import Overtime, within
 from d2lps.notebook.grading.course import Texts, texts_of
 from d2lps.notebook.grading.exercise import Exercise, Failure, time_text
 from d2lps.notebook.grading.plan_judge import PlanJudge
-from d2lps.notebook.grading.verdict import Verdict
+from d2lps.notebook.grading.verdict import TODO, Verdict
 from d2lps.trace import Trace
 from d2lps.view.tables import Source, source
 
@@ -140,5 +140,5 @@ def _require_callable(answer: object, parameters: tuple[str, ...]) -> None:
 
 
 def _failed(texts: Texts, failure: Failure) -> Verdict:
-    rungs = () if failure.mistake == "todo" else texts.ladder
+    rungs = () if failure.mistake == TODO else texts.ladder
     return Verdict(False, failure.sentence, texts.hint(failure.mistake), rungs, failure.mistake, failure.trace)

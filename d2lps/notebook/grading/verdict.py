@@ -7,6 +7,8 @@ from d2lps.messages import html_language, text
 from d2lps.notebook.shown import Late
 from d2lps.trace import Trace
 
+TODO = "todo"  # the mistake of an exercise that was not begun
+
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
@@ -57,7 +59,7 @@ class Verdict:
         if self.ladder:
             parts.append(self._folded())
         # The text has the page's own colour, so that it is readable on light and dark.
-        edge = "solid #2e9e6b" if self.passed else "double #d9822b"
+        edge = "solid #2e9e6b" if self.passed else "dotted #808896" if self.mistake == TODO else "double #d9822b"
         style = f"border-left:.3em {edge};padding-left:.9em;max-width:48em"
         return f'<div class="d2lps-verdict" lang="{html_language()}" style="{style}">{"".join(parts)}</div>'
 
@@ -82,6 +84,8 @@ class Verdict:
         return html
 
     def _mark(self) -> str:
+        if self.mistake == TODO:
+            return f"– {text('checks.not-begun')}"
         return f"✓ {text('checks.right')}" if self.passed else f"✗ {text('checks.not-yet')}"
 
 
