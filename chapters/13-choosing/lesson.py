@@ -185,6 +185,9 @@ for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
 table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
       "by-stages", "bubble", "by-replicas", "in-all", rows=rows)
 
+# %% divide
+d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
+
 # %% best-of-64
 best = parallelize("gpt-39.1b", gpus=64, batch=16)
 second = Layout(8, 4, 2, 1, 1, 8, stage=1, recompute="selective")
