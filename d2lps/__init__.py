@@ -49,6 +49,7 @@ _HOME = {
     "course_map": "notebook.course_map",
     "d2l": "notebook.d2l_compat",
     "dgx1_v100": "topology",
+    "divide": "notebook.divide",
     "double_tree": "algorithms",
     "doubling": "algorithms",
     "draw": "view.drawing",

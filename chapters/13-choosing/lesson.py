@@ -188,6 +188,9 @@ causes = ["matrix-work", "by-matrices", "by-stages", "bubble", "by-replicas"]
 table("division", "zero-stage", "kept-by-gpu", *causes, "in-all",
       rows=rows).bars(*causes, label=3, end="in-all")
 
+# %% divide
+d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
+
 # %% best-of-64
 best = parallelize("gpt-39.1b", gpus=64, batch=16)
 second = Layout(8, 4, 2, 1, 1, 8, stage=1, recompute="selective")

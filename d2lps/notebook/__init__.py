@@ -7,6 +7,7 @@ Each public name has a module of its own; start with ``predict``::
     ranks      the processes of ``%%px`` cells     opening    plays the runs at the head of a chapter
     schedule_table    ``edit``: the table of a pipeline, whose cells the reader moves
     tradeoff   steps against examples, with sliders       course_map   the map of the course, with links
+    divide     a model divided over GPUs, with sliders    first_race   the race of chapter 00, with sliders
     recorded   a kept result of a package that is missing here
 
 ``entries`` decides which guesses are accepted, ``fields`` and ``predict_page`` show the question with and without a
