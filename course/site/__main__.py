@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 build(book, where, pdf=pdf)
                 note(book, where, name)
-            print(f"open {where / 'index.html'}")
+            print(f"open {where / 'index.html'}, or run make serve, so that “Try it” can load Python")
             return 0
         if chosen.command == "record":
             print(f"wrote {record(book, book.slug(chosen.chapter)).relative_to(book.root)}")

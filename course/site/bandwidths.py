@@ -22,9 +22,10 @@ from d2lps import (
     together,
     two_rings,
 )
-from d2lps.messages import text_in
+from d2lps.messages import only, text_in
+from d2lps.notebook.reveal import Bar, chart
 from d2lps.topology import leaf_spine
-from d2lps.units import show_size
+from d2lps.units import show_number, show_size
 
 SIZES = (10**6, 32 * 10**6, 10**9, 8 * 10**9)  # bytes of the buffer of one node
 NVLINK, NETWORK = "1.7 us", "7 us"  # of each link; half of a step's latency in NCCL's tuning.cc
@@ -150,11 +151,22 @@ def page(language: str) -> str:
         return html.escape(text_in(language, f"site.{key}", **values))
 
     parts = [f"<h1>{say('bandwidths')}</h1><p>{say('bandwidths-lead')}</p>"]
+    groups = {}
+    for host, speeds in predicted():
+        for name, published in (("all-reduce", host.ring), ("all-reduce, NVLS", host.switch)):
+            if name in speeds:
+                values = {"modelled": speeds[name][-1], "found": published and published.speed}
+                bars = zip(("model", "measured"), values.items(), strict=True)
+                groups[f"{host.name} · {name}"] = [
+                    Bar(color, text_in(language, f"predict.{label}"), value, "GB/s") for color, (label, value) in bars
+                ]
+    title = say("bandwidths-picture", size=show_size(SIZES[-1]))
+    parts.append(f'<h2>{title}</h2><div class="shown bandwidths">{only(language, lambda: chart(groups))}</div>')
     head = "".join(f"<th>{show_size(size)}</th>" for size in SIZES)
     for host, speeds in predicted():
         rows, notes = [], []
         for name, values in speeds.items():
-            rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{value:.3g}</td>' for value in values)}</tr>")
+            rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{show_number(value, 3)}</td>' for value in values)}</tr>")
             published = {"all-reduce": host.ring, "all-reduce, NVLS": host.switch}.get(name)
             if published:
                 off = f"{values[-1] / published.speed - 1:+.1%}"

@@ -62,6 +62,7 @@ def cells(chapter: Chapter, needs: dict[str, list[str]]) -> str:
 def data(language: str, slug: str) -> str:
     """Return the element of a page with the words of ``try.js`` and the address of the chapter's cells."""
     given = {"words": {word: text_in(language, f"browser.{word}") for word in WORDS}, "cells": f"{slug}-cells.js"}
+    given["alone"] = file(language)
     return f'<div id="d2lps-try" hidden>{as_data(given)}</div>'
 
 

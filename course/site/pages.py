@@ -113,7 +113,7 @@ class Site:
                 sections.append((section.id, heading))
                 sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
-            entries.append(search.Entry(page_title, title, url, search.words(inside)))
+            entries.append(search.Entry(page_title, title, url, search.words(inside), search.defined(inside)))
         body[0] = body[0].replace("</h1>", f"</h1>{self._before(slug)}", 1)
         body += [] if self.paper else [self._after(slug)]
         ran = self.say("ran", day=run.day, machine=run.machine)
@@ -181,7 +181,10 @@ class Site:
         file = self.book.chapters / "front" / f"{self.language}.md"
         if not file.is_file():
             raise BookError(f"{file} is missing; write it, with [[race]] and [[chapters]] each alone on a line")
-        lead, _, rest = file.read_text("utf-8").partition("[[race]]")
+        written = file.read_text("utf-8")
+        if not self.tried.get(browser.ALONE):  # then there is no file that runs alone
+            written = written.replace(browser.file(self.language), f"{browser.ALONE}.html")
+        lead, _, rest = written.partition("[[race]]")
         before, _, after = rest.partition("[[chapters]]")
         prose = Prose(self.book, self.language)
         opens = "".join(
@@ -207,7 +210,15 @@ class Site:
         table = outputs.lean(only(self.language, lambda: front.pipeline_table()._repr_html_()))
         body = f'<h1>{title}</h1><p>{lead}</p><div class="shown">{table}</div>'
         entries = [search.Entry(title, title, PIPELINE, lead)]
-        return Page(PIPELINE, title, body, entries=entries, scripts=("../_static/ask.js",), looks=("edit.css",))
+        return Page(
+            PIPELINE,
+            title,
+            body,
+            "plain wide-page",
+            entries=entries,
+            scripts=("../_static/ask.js",),
+            looks=("edit.css",),
+        )
 
     def bandwidths(self) -> Page:
         """Return the bus bandwidths of topologies, predicted and published."""
@@ -309,7 +320,7 @@ class Site:
         neighbours = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
         contents = [
             {"href": folder + other.path, "title": other.title, "current": other is page, "gap": number == len(order)}
-            for number, other in enumerate([*order, *(other for other in pages if other.kind == "plain")])
+            for number, other in enumerate([*order, *(other for other in pages if other.kind.startswith("plain"))])
         ]
         package = {
             "href": f"../{REFERENCE}{api.INDEX}",

@@ -24,12 +24,13 @@ _TAG = re.compile(r"<[^<>]+>")
 
 
 class Entry(NamedTuple):
-    """A section: its page, its title, its address, its words."""
+    """A section: its page, its title, its address, its words, and the words that it defines, each between bars."""
 
     page: str
     title: str
     url: str
     text: str
+    defines: str = ""
 
 
 def words(piece: str) -> str:
@@ -39,6 +40,12 @@ def words(piece: str) -> str:
         piece, replaced = _PICTURE.subn(" ", piece)
     readable = _FORMULA.sub(lambda match: html.escape(_formula(match[0])), _UNSAID.sub(" ", piece))
     return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", readable))).split())
+
+
+def defined(piece: str) -> str:
+    """Return the words that a piece of HTML defines: those in bold, each between bars."""
+    found = re.findall(r"<strong>(.*?)</strong>", _UNSAID.sub(" ", piece), re.S)
+    return "".join(f"|{words(each).lower()}|" for each in found)
 
 
 @cache

@@ -146,7 +146,7 @@ def _row(bar: Bar, low: float, high: float) -> str:
         tenfold = f"{WIDTH}/{math.log10(high / low):.4g}"
         look += f";mask:repeating-linear-gradient(90deg,#000 0 calc({tenfold} - 2px),#0000 0 calc({tenfold}))"
     return (
-        f'<th scope="row" style="{_CELL}font-weight:normal">{escape(bar.label)}</th>'
+        f'<th scope="row" style="{_CELL}font-weight:normal;word-break:keep-all">{escape(bar.label)}</th>'
         f'<td style="{_CELL}white-space:nowrap"><span aria-hidden="true" style="{look};{_BAR}"></span>'
         f"{escape(number_text(bar.value, bar.unit))}</td>"
     )

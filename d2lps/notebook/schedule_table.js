@@ -174,9 +174,15 @@ export function edit(el, data, changed = () => {}) {
     verdict.scrollIntoView({ block: "nearest" });
   });
   const paste = make("details", {}, make("summary", {}, words.paste), field, button);
+  const wide = make("div", { class: "d2-grid-room" }, grid);
+  const more = () => wide.classList.toggle("d2-more", wide.scrollLeft + wide.clientWidth < wide.scrollWidth - 1);
+  wide.addEventListener("scroll", more, { passive: true });
+  const watching = new ResizeObserver(more);
+  watching.observe(wide);
+  watching.observe(grid);
   const root = make("div", { class: "d2lps d2-edit", lang: data.lang, "data-lm-suppress-shortcuts": "true" },
     make("div", { class: "d2-edit-menus" }, kinds, devices, batches, chunks, rooms), verdict, facts,
-    make("div", { class: "d2-grid-room" }, grid), tools, make("p", { class: "d2-edit-keys" }, words.keys), paste);
+    wide, tools, make("p", { class: "d2-edit-keys" }, words.keys), paste);
 
   function choose() {
     const made = kind.value === "own" ? rows : MAKE[kind.value](+p.value, +m.value, +v.value);

@@ -169,8 +169,8 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
         The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or numbers.
     rows : iterable of iterables
         The cells of each row. A trace is shown by its duration, an order of additions as a sum, True and False as
-        ✓ and ✗, None as –, floats with four digits by :func:`~d2lps.units.show_number`, a known name in the language in force, and other values by
-        ``str``.
+        ✓ and ✗, None as –, floats by :func:`~d2lps.units.show_number`, a known name in the language in force, and
+        other values by ``str``.
 
     Returns
     -------

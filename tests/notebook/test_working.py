@@ -42,7 +42,8 @@ def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
 @pytest.mark.slow(6)
 def test_an_endless_loop_shows_a_moving_sign_after_two_seconds():
     endless = "def own_gpu(gpus):\n    while True:\n        pass\n"
-    watch = "import os, time\nfrom d2lps.notebook import working\nos.environ['D2LPS_PROGRESS'] = '1'\nsay, told = working.said, []\n"
+    watch = "import os, time\nfrom d2lps.notebook import working\nos.environ['D2LPS_PROGRESS'] = '1'\n"
+    watch += "say, told = working.said, []\n"
     watch += "working.said = lambda seconds: told.append((seconds, say(seconds)['text/html'])) or say(seconds)"
     check = endless + "d2lps.check_exercise('own-gpu', own_gpu, deadline='4 s')"
     sources = ["import d2lps", watch, check, "told[0][0] < 3, '<progress' in told[0][1], len(told) > 1"]

@@ -58,6 +58,8 @@ function find(query) {
     }
     if (!score) continue;
     const [named, times] = seen(whole);
+    section.defined ??= plain(section.defines);
+    score += section.defined.includes(`|${name}|`) ? 1e5 : 0;
     score += (forms[0] === name ? 1e6 : 0) + (named ? 1040 : 0) + (times ? 1000 + 4 * Math.min(times, 5) : 0);
     scored.push([score, section]);
   }
@@ -113,9 +115,10 @@ function passage({ text }, tests) {
 }
 
 const results = document.getElementById("results"), found = document.getElementById("found");
-const query = new URLSearchParams(location.search).get("q") ?? "";
-document.querySelectorAll("input[name=q]").forEach((box) => { box.value = query; });
-if (query.trim()) {
+function show(query) {
+  results.replaceChildren();
+  found.textContent = "";
+  if (!query.trim()) return;
   const [hits, tests, whole] = find(query);
   found.textContent = hits.length ? found.dataset.found.replace("{n}", hits.length) : found.dataset.none;
   for (const section of hits.slice(0, 60)) {
@@ -127,3 +130,16 @@ if (query.trim()) {
     results.append(item);
   }
 }
+
+// The results follow what is typed, except between the keys of one letter.
+const query = new URLSearchParams(location.search).get("q") ?? "";
+let soon = 0;
+for (const box of document.querySelectorAll("input[name=q]")) {
+  box.value = query;
+  box.addEventListener("input", (event) => {
+    clearTimeout(soon);
+    if (!event.isComposing) soon = setTimeout(show, 120, box.value);
+  });
+  box.addEventListener("compositionend", () => show(box.value));
+}
+show(query);

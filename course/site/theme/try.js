@@ -129,7 +129,11 @@ for (const cell of document.querySelectorAll(".cell[data-try]")) {
   const pre = cell.querySelector("pre.code"), button = element("button", { type: "button", className: "try", textContent: words.try });
   if (!pre) continue;
   button.onclick = () => {
-    if (fromFile) { button.replaceWith(element("p", { className: "try", textContent: words["from-file"] })); return; }
+    if (fromFile) {
+      const alone = element("a", { href: given.alone, textContent: given.alone });
+      button.replaceWith(element("p", { className: "try" }, `${words["from-file"]} `, alone));
+      return;
+    }
     open(cell, button);
   };
   pre.after(button);

@@ -27,4 +27,5 @@ def test_the_page_has_a_table_for_each_topology(language):
     page = bandwidths.page(language)
     assert page.count("<table>") == len(bandwidths.hosts()) == 8
     assert len(re.findall(r'<a href="https://github.com/NVIDIA/', page)) == 7
+    assert page.count("<tbody>") == 8 + 3 and not re.search(r"\de\+", page)  # and a picture: 8 topologies, 3 with NVLS
     assert "{" not in page and "nan" not in page

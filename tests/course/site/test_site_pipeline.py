@@ -109,6 +109,20 @@ def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, si
         page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.goto(f"{site.as_uri()}/{language}/{BANDWIDTHS}")
         assert page.locator("h1").inner_text() == text_in(language, "site.bandwidths")
-        assert page.locator("table").count() == 8
+        assert page.locator("table").count() == 9  # eight topologies, and the picture
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
+
+
+def test_the_end_of_the_table_is_visible_at_1280_pixels_and_a_shadow_marks_the_cut_below(opened):
+    room = "document.querySelector('.d2-grid-room')"
+    for width in (1280, 1920):
+        page = opened(f"en/{PIPELINE}", width)
+        assert page.locator(".d2-grid [role=columnheader]").count() >= 22
+        assert page.evaluate(f"{room}.scrollWidth <= {room}.clientWidth"), width
+    page = opened(f"en/{PIPELINE}", 700)
+    assert page.evaluate(f"{room}.scrollWidth > {room}.clientWidth")
+    shadow = "getComputedStyle(document.querySelector('.d2-grid [role=row] .d2-grid-peak, .d2-grid-peak')).boxShadow"
+    assert page.evaluate(shadow) != "none"
+    page.evaluate(f"{room}.scrollLeft = 9999")
+    page.wait_for_function(f"{shadow} === 'none'")  # its end is visible

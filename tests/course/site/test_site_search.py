@@ -86,3 +86,24 @@ def test_each_vowel_pair_has_its_tone_on_either_vowel_in_vietnamese_alone(marks,
     for one, other in map(str.split, pairs):
         found = [f"x{one}"] if language == "vi" else []
         assert marks(language, f"x{other}", text=f"x{one}") == found, other
+
+
+@pytest.mark.slow(2)
+def test_results_follow_what_is_typed_and_the_section_that_defines_the_word_comes_first(new_page, tmp_path):
+    html = "<p>This idle time is called the <strong>bubble</strong>.</p>"
+    entries = [
+        search.Entry("9", "Zero bubble", "9.html#zero", "bubble bubble bubble bubble bubble"),
+        search.Entry("9", "One", "9.html#one", search.words(html), search.defined(html)),
+    ]
+    (tmp_path / "sections.js").write_text(search.script(entries), "utf-8")
+    (tmp_path / "search.js").write_text(SCRIPT.read_text("utf-8"), "utf-8")
+    (tmp_path / "search.html").write_text(PAGE.format("en"), "utf-8")
+    page = new_page()
+    page.goto((tmp_path / "search.html").as_uri())
+    assert page.locator("#results a").count() == 0
+    page.locator("input").press_sequentially("Bubble")
+    page.locator("#results a").first.wait_for()
+    addresses = page.locator("#results a").evaluate_all("all => all.map(each => each.getAttribute('href'))")
+    assert addresses == ["9.html#one", "9.html#zero"]
+    page.locator("input").fill("")
+    page.wait_for_function("!document.querySelector('#results a')")
