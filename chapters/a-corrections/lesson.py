@@ -16,7 +16,8 @@ import torch
 from d2lps import (Topology, aggregate_at, all_gather, cost, dgx1_v100, double_tree, draw,
                    hierarchical, machines, nvswitch, pcie_server, reduce_scatter,
                    ring, rings, run, sharded, table, together, tree, two_rings)
-from d2lps.units import Bandwidth, UnitError, bandwidth, show_seconds, show_size
+from d2lps.units import (Bandwidth, UnitError, bandwidth, show_number, show_seconds,
+                         show_size)
 
 four, eight, sixteen = ([f"gpu{i}" for i in range(n)] for n in (4, 8, 16))
 
@@ -38,7 +39,7 @@ table("wire", "claimed", "specified", "after-headers", rows=[
 # %% memory
 models = {"BERT": 340_000_000, "GPT-2": 1_500_000_000, "GPT-3": 175_000_000_000}
 table("model", "parameters", "adam-memory", "gpus-80", rows=[
-    [name, f"{parameters / 1e9:g}e9", show_size(16 * parameters),
+    [name, show_number(parameters, 3), show_size(16 * parameters),
      math.ceil(16 * parameters / 80e9)]
     for name, parameters in models.items()])
 
@@ -265,7 +266,8 @@ before, after
 rows = []
 for parameters, activations in [(1, 2), (100, 200)]:
     numbers = 4e9 * (parameters + activations)
-    rows.append([f"{parameters}e9", f"{activations}e9", *map(show_size, (
+    counts = parameters * 1e9, activations * 1e9
+    rows.append([*map(show_number, counts), *map(show_size, (
         numbers, 2 * numbers, 2 * numbers + 8e9 * parameters))])
 table("parameters", "activations", "without-gradients", "with-gradients", "with-adam",
       rows=rows)

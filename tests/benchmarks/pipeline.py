@@ -94,6 +94,7 @@ class Sleeping(nn.Linear):
 def bubbles(stages: int, width: int | None, tables: list[tuple[str, int]], best_of: int) -> list[float]:
     """Return the measured idle time of each (schedule, micro-batches), as a part of the total, in the fastest run."""
     carrier = Processes(backend="gloo")
+    torch.manual_seed(0)  # all ranks have the same batch
     if width is None:
         own, batch, options = Sleeping(8, 8), (torch.randn(8, 8), torch.zeros(8, dtype=torch.int64)), {}
     else:

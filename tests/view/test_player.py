@@ -817,7 +817,7 @@ def test_on_paper_two_runs_stand_abreast_and_can_be_read(chromium, tmp_path, tra
     assert 10.5 * boxes[0]["width"] / units * 0.75 >= 5.95  # points of a note
     legend = page.locator("div.d2-legend").bounding_box()
     assert page.locator("div.d2-legend").count() == 1 and legend["width"] > 650 and legend["y"] < boxes[0]["y"]
-    assert page.locator(".d2-still > text", has_text="pcie_server").count() == (1 if traces == 1 else 0)
+    assert page.locator(".d2-still > text", has_text="PCIe server").count() == (1 if traces == 1 else 0)
     context.close()
 
     page = chromium.new_page(viewport=a4)

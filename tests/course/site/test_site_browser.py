@@ -68,9 +68,9 @@ def test_every_page_is_whole_at_every_width_and_on_paper_and_speaks_its_language
 
 
 def it_plays(page: Page, name: str) -> None:
-    # The picture of tradeoff is a chart, which its sliders change; all other stills give way to players.
+    # The pictures of tradeoff and divide are charts, which sliders change; all other stills give way to players.
     data = ":has(> script[type='application/json'])"
-    still = page.locator(f"[id^=d2lps-]{data}:has(svg.d2-still):not(#cell-tradeoff *)")
+    still = page.locator(f"[id^=d2lps-]{data}:has(svg.d2-still):not(#cell-tradeoff *, #cell-divide *)")
     assert still.count() == 0, f"{name}: a player does not play"
     assert page.locator(".d2-player").count() > 0 or not re.search(r"/0\d|(vi|zh|en)/index", name), name
 

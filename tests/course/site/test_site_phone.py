@@ -14,6 +14,7 @@ from course.site import prose
 from course.site.build import THEME, code_colors
 from course.site.outputs import shared_looks
 from d2lps import draw, opening, watch
+from d2lps.notebook.first_race import FirstRace
 from d2lps.topology import machines
 
 chromium, new_page = browsers.chromium, browsers.new_page
@@ -49,9 +50,9 @@ def test_the_words_of_the_opening_are_legible(new_page, slug):
     if not (Book(ROOT).folder(slug) / "figures.py").is_file():
         pytest.skip("the chapter opens with text")
     page = new_page(viewport=PHONE)
-    page.set_content(
-        body(f'<div class="cell"><div class="shown">{opening(slug.partition("-")[0])._repr_html_()}</div></div>')
-    )
+    first = opening(slug.partition("-")[0])
+    html = first.page("")[0] if isinstance(first, FirstRace) else first._repr_html_()
+    page.set_content(body(f'<div class="cell"><div class="shown">{html}</div></div>'))
     page.locator(".d2-player").wait_for()
     page.wait_for_timeout(100)
     assert small(page) == [] and beyond(page) <= 0
