@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from itertools import accumulate, islice
@@ -15,7 +15,7 @@ from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
 from d2lps.schedule import Schedule
-from d2lps.schedule.acts import messages_of
+from d2lps.schedule.acts import Size, messages_of
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
@@ -75,7 +75,9 @@ class StepCost(Protocol):
     """The predicted cost of a step: its exact seconds, and, computed on demand, the seconds of each send."""
 
     duration: Fraction
-    takes: Sequence[Fraction]
+
+    @property
+    def takes(self) -> Sequence[Fraction]: ...
 
     def __len__(self) -> int: ...
 
@@ -281,7 +283,7 @@ class Trace:
         total = self.duration * len(self.plan.nodes)
         return (total - computing) / (computing if relative else total)
 
-    def memory(self, node: str) -> list[tuple[float, int]]:
+    def memory(self, node: str) -> list[tuple[float, Size]]:
         """Return the bytes on a node over time, in the trace of a schedule.
 
         A value is there from the start of the task or message that brings it to the end of the act that frees it.
@@ -308,12 +310,13 @@ class Trace:
         for event in self.events:
             start, end = spans.get(event.step, (event.start, event.end))
             spans[event.step] = min(start, event.start), max(end, event.end)
-        changes: list[tuple[float, int, int]] = []
+        changes: list[tuple[float, int, Size]] = []
         for step, name, comes in self.plan.lives(node):
             start, end = spans.get(step, (0.0, 0.0))
             size = self.plan.size(name)
             changes.append((start, 1, size) if comes else (end, 0, -size))  # what is freed at a time goes first
-        amounts, total = {0.0: 0}, 0
+        amounts: dict[float, Size] = {0.0: 0}
+        total: Size = 0
         for time, _, change in sorted(changes):
             total += change
             amounts[time] = total
@@ -512,7 +515,7 @@ def _require_sound(trace: Trace) -> None:
             raise ValueError(f"no such op: {event}")
         if (event.kind == "send") == (event.src == event.dst):
             raise ValueError(f"from and to do not fit: {event}")
-        keys = trace.plan.share if isinstance(trace.plan, Plan) else trace.plan._sizes
+        keys: Container[str] = trace.plan.share if isinstance(trace.plan, Plan) else trace.plan.sizes
         if event.key not in keys or {event.src, event.dst, *(event.carries or ())} - nodes:
             raise ValueError(f"a key or node that is not in the plan: {event}")
         trace.topology.route(event.src, event.dst)

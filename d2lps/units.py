@@ -17,6 +17,7 @@ import math
 import re
 from fractions import Fraction
 from numbers import Integral, Real
+from typing import TypeGuard
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
@@ -58,7 +59,7 @@ def bandwidth(value: "str | Bandwidth") -> Bandwidth:
     return rate
 
 
-def size(value: "str | int") -> int:
+def size(value: "str | int | None") -> int:
     """Read a number of bytes, 0 or more, from ``"160 MB"``, ``"4 MiB"`` or an int; raise UnitError otherwise."""
     if isinstance(value, bool) or not isinstance(value, str | Integral):
         raise UnitError(text("unit.not-a-size", value=repr(value)))
@@ -71,7 +72,7 @@ def size(value: "str | int") -> int:
     return int(count)
 
 
-def meant_size(value: "str | int") -> int:
+def meant_size(value: "str | int | None") -> int:
     """Read a size as :func:`size` does, but raise UnitError for an int from 1 to 999.
 
     People who write a bare 160 by hand mean 160 MB more often than 160 bytes; ``"160 B"`` is accepted.
@@ -103,7 +104,7 @@ def flops(value: float) -> float:
     return float(value)
 
 
-def is_count(value: object, least: int = 0, most: float = math.inf) -> bool:
+def is_count(value: object, least: int = 0, most: float = math.inf) -> TypeGuard[int]:
     """Return True if ``value`` is an int from ``least`` to ``most``, both included; ``True`` and 2.0 are not.
 
     >>> is_count(2), is_count(0, least=1), is_count(True), is_count("2")
@@ -150,7 +151,7 @@ def _show(value: float, units: list[tuple[str, float]], base: str) -> str:
 def _split(quantity: str, value: object) -> tuple[Fraction, str]:
     match = _QUANTITY.fullmatch(value.replace("\u00a0", "")) if isinstance(value, str) else None
     try:
-        return Fraction(match[1]), match[2]
+        return Fraction(match[1]), match[2]  # type: ignore[index]  # a TypeError, as for other input
     except (TypeError, ValueError):
         example = {"bandwidth": "16 GB/s", "size": "160 MB", "time": "7.5 ms"}[quantity]
         sentence = text("unit.not-a-quantity", what=_name(quantity), value=repr(value), example=example)

@@ -433,11 +433,11 @@ def all_to_all(
     if [len(row) for row in sizes] != [n] * n or not all(map(is_count, counts)) or not any(counts):
         raise PlanError("sizes", count=n)
     pairs, total = [(i, j) for i in range(n) for j in range(n) if sizes[i][j]], sum(counts)
-    share = {f"{key}{i + 1}.{j + 1}": Fraction(sizes[i][j], total) for i, j in pairs}
-    holds = [(nodes[i], name) for (i, _), name in zip(pairs, share, strict=True)]
+    parts = {f"{key}{i + 1}.{j + 1}": Fraction(sizes[i][j], total) for i, j in pairs}
+    holds = [(nodes[i], name) for (i, _), name in zip(pairs, parts, strict=True)]
     wants = [(node, f"{key}{i + 1}.{j + 1}") for j, node in enumerate(nodes) for i in range(n) if sizes[i][j]]
-    steps = [[send for send in step(t) if send.key in share] for t in span]
-    return Plan(nodes, share, [step for step in steps if step], holds, wants)
+    sent = [[send for send in step(t) if send.key in parts] for t in span]
+    return Plan(nodes, parts, filter(None, sent), holds, wants)
 
 
 def _down(nodes: tuple[str, ...], chunks: int | None, key: str) -> tuple[dict[str, Fraction], list[list[Send]]]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, zip_longest
-from numbers import Rational
 
 from d2lps.plan.acts import PlanError
 from d2lps.plan.lazy import Lazy
@@ -12,7 +11,7 @@ from d2lps.plan.parse import fraction
 from d2lps.plan.plan import Plan, require_plan
 
 
-def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> Plan:
+def together(*plans: Plan, shares: "Iterable[Fraction | int | str] | None" = None) -> Plan:
     """Return the plan that runs ``plans`` step by step at the same time, each on its part of one buffer.
 
     Step i is step i of all plans. Steps: those of the longest plan. Bytes: a plan of share p moves p times its own.
@@ -47,10 +46,10 @@ def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> 
         require_plan("together", plan)
     if not plans:
         raise PlanError("no-plans")
-    parts = [Fraction(1, len(plans))] * len(plans) if shares is None else shares
-    if isinstance(parts, str) or not isinstance(parts, Iterable) or len(parts := list(parts)) != len(plans):
+    given = [Fraction(1, len(plans))] * len(plans) if shares is None else shares
+    if isinstance(given, str) or not isinstance(given, Iterable) or len(given := list(given)) != len(plans):
         raise PlanError("shares-of-plans", shares=repr(shares), plans=len(plans))
-    parts = [fraction(f"plans[{i}]", part) for i, part in enumerate(parts)]
+    parts = [fraction(f"plans[{i}]", part) for i, part in enumerate(given)]
     return side_by_side(dict.fromkeys(node for plan in plans for node in plan.nodes), plans, parts)
 
 
@@ -73,18 +72,19 @@ def steps_side_by_side(plans: Sequence[Plan], parts: Sequence[Fraction]) -> tupl
             if key in share:
                 raise PlanError("key-clash", key=key)
             share[key] = part * plan.share[key]
-    if not all(isinstance(plan.steps, Lazy) for plan in plans):
+    lazy = [plan.steps for plan in plans if isinstance(plan.steps, Lazy)]
+    if len(lazy) < len(plans):
         return share, [[*chain(*acts)] for acts in zip_longest(*(plan.steps for plan in plans), fillvalue=())]
 
     def step(t: int) -> list:
-        return [act for plan in plans if t < len(plan.steps) for act in plan.steps[t]]
+        return [act for steps in lazy if t < len(steps) for act in steps[t]]
 
     def alike(t: int) -> tuple:
-        return tuple(plan.steps.kind(t) if t < len(plan.steps) else None for plan in plans)
+        return tuple(steps.kind(t) if t < len(steps) else None for steps in lazy)
 
     def joined(t: int) -> list[tuple[str, str, str, int]]:
-        return [group for plan in plans if t < len(plan.steps) for group in plan.steps.groups(t)]
+        return [group for steps in lazy if t < len(steps) for group in steps.groups(t) or ()]
 
-    one_size = len({*share.values()}) == 1 and all(plan.steps.joined for plan in plans)
-    longest = max(len(plan.steps) for plan in plans)
+    one_size = len({*share.values()}) == 1 and all(steps.joined for steps in lazy)
+    longest = max(map(len, lazy))
     return share, Lazy(step, range(longest), alike, joined=joined if one_size else None)

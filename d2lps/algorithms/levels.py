@@ -1,7 +1,7 @@
 """Two levels: sums inside every machine, then between machines, then the total back inside."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from d2lps.algorithms.compose import steps_side_by_side
@@ -67,23 +67,23 @@ def rail_wise(hosts: Iterable[Iterable[str]], across: Callable[..., Plan] = ring
 Part = tuple[str, str, str, Collection[str]]  # sender, receiver, op, keys
 
 
-def _framed(first: list[Part], middle: Iterable, last: list[Part], share: Mapping, call: tuple) -> Iterable:
+def _framed(first: Sequence[Part], middle: Iterable, last: Sequence[Part], share: Mapping, call: tuple) -> Iterable:
     """Return the steps of ``middle`` with one before and one after them; lazy steps if those of ``middle`` are."""
 
-    def written(parts: list[Part]) -> list[Send]:
+    def written(parts: Sequence[Part]) -> list[Send]:
         return [Send(src, dst, key, op) for src, dst, op, keys in parts for key in keys]
 
     if not isinstance(middle, Lazy):
         return filter(None, [written(first), *middle, written(last)])
     frame, end = {0: first, len(middle) + 1: last}, len(middle) + 2
 
-    def step(t: int) -> Iterable[Send]:
+    def step(t: int) -> Sequence[Send]:
         return written(frame[t]) if t in frame else middle[t - 1]
 
     def alike(t: int) -> Hashable:
         return t if t in frame else (middle.kind(t - 1),)
 
-    def joined(t: int) -> list[tuple[str, str, str, int]]:
+    def joined(t: int) -> Sequence[tuple[str, str, str, int]]:
         if t in frame:
             return [(src, dst, op, len(keys)) for src, dst, op, keys in frame[t]]
         return middle.groups(t - 1) or [(send.src, send.dst, send.op, 1) for send in middle[t - 1]]

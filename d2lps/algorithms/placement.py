@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
@@ -72,10 +72,9 @@ class Placement:
     """
 
     def __init__(self, servers: "int | Iterable[int]", large: int = LARGE, virtual: int = VIRTUAL):
-        if is_count(servers):
-            servers = range(servers)
+        numbers: Any = range(servers) if is_count(servers) else servers  # type: ignore[arg-type]
         try:
-            self.servers = tuple(servers)
+            self.servers = tuple(numbers)
         except TypeError:
             self.servers = ()
         if not self.servers or len({*self.servers}) < len(self.servers):
@@ -114,14 +113,14 @@ class Placement:
         return "\n".join([*lines, text("placement.large", large=self.large, servers=len(self.servers))])
 
 
-def require_count(name: str, value: object, least: int = 1) -> int:
+def require_count(name: str, value: Any, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of ``least`` or more; else raise a PlacementError with ``name``."""
     if not is_count(value, least):
         raise PlacementError(text("placement.count", what=name, value=repr(value), least=least))
     return value
 
 
-def _plain(key: object) -> "str | int":
+def _plain(key: Any) -> "str | int":
     """Return a number of NumPy as an int: its repr, which is hashed, differs between versions."""
     return key.item() if hasattr(key, "item") else key
 

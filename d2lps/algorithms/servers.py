@@ -118,7 +118,8 @@ def sharded(
     else:
         servers = workers if servers is None else names(servers)
         parts = dict.fromkeys(servers, Fraction(1, len(servers)))
-    share, stages = {}, [{} for _ in range(require_chunks(chunks))]
+    share: dict[str, Fraction] = {}
+    stages: list[dict[str, str]] = [{} for _ in range(require_chunks(chunks))]
     for j, server in enumerate(parts, 1):
         for c, stage in enumerate(stages, 1):
             name = f"{key}{j}" if chunks == 1 else f"{key}{j}.{c}"
@@ -193,7 +194,7 @@ def _served(
 ) -> Plan:
     """Collect the keys of each stage (key → server) and, one step later, send their sums back."""
     servers = dict.fromkeys(server for stage in stages for server in stage.values())
-    steps = [[] for _ in range(len(stages) + 1)]
+    steps: list[list[Send | Update]] = [[] for _ in range(len(stages) + 1)]
     for i, stage in enumerate(stages):
         for key, server in stage.items():
             others = [worker for worker in workers if worker != server]
@@ -203,7 +204,8 @@ def _served(
         if not isinstance(update, tuple | list) or len(update) != 2:
             raise PlanError("bad-update", update=repr(update))
         for i, stage in enumerate(stages):
-            steps[i] += [Update(server, key, *update) for key, server in stage.items()]
+            rule, numbers = update  # numbers are a mapping or pairs, which Plan reads
+            steps[i] += [Update(server, key, rule, numbers) for key, server in stage.items()]  # type: ignore[arg-type]
     nodes = [*workers, *(server for server in servers if server not in workers)]
     return Plan(nodes, share, filter(None, steps), holds=workers, wants=workers)
 

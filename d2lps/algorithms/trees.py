@@ -174,7 +174,7 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     height = n.bit_length() - 1
     chunks = max(1, 4 * height) if chunks is None else require_chunks(chunks)
     phase = chunks + height - 1 if height else 0
-    steps = [[] for _ in range(2 * phase)]
+    steps: list[list[Send]] = [[] for _ in range(2 * phase)]
     edges = list(_edges(0, n, depth=1))
     # Inner nodes have the places 1, 3, 5, …: reading the nodes backwards, or shifted by one for odd n, swaps them.
     other = nodes[::-1] if n % 2 == 0 else nodes[1:] + nodes[:1]
@@ -182,9 +182,8 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     for c in range(chunks):
         for order, half in zip((nodes, other), keys, strict=True):
             for child, parent, depth in edges:
-                child, parent = order[child], order[parent]
-                steps[c + height - depth].append(Send(child, parent, half[c], "add"))
-                steps[phase + c + depth - 1].append(Send(parent, child, half[c], "copy"))
+                steps[c + height - depth].append(Send(order[child], order[parent], half[c], "add"))
+                steps[phase + c + depth - 1].append(Send(order[parent], order[child], half[c], "copy"))
     return Plan(nodes, {name: Fraction(1, 2 * chunks) for half in keys for name in half}, steps)
 
 

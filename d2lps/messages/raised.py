@@ -14,7 +14,7 @@ OURS = Path(__file__).parents[1]
 PYTHONS = Path(sysconfig.get_path("stdlib"))
 
 
-class Brief:
+class Brief(Exception):
     """An error that IPython shows briefly. ``%tb`` then shows the whole traceback."""
 
     _shown: int | None = None

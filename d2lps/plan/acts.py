@@ -13,11 +13,16 @@ from d2lps.messages.raised import Brief
 class PlanData(Protocol):
     """The fields of a :class:`~d2lps.plan.Plan`, for modules that ``plan.py`` imports."""
 
-    nodes: tuple[str, ...]
-    share: Mapping[str, Fraction]
-    steps: "Sequence[tuple[Send | Update, ...]]"
-    holds: Sequence[tuple[str, str]]
-    wants: Sequence[tuple[str, str, str]]
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
+    @property
+    def share(self) -> Mapping[str, Fraction]: ...
+    @property
+    def steps(self) -> "Sequence[tuple[Send | Update, ...]]": ...
+    @property
+    def holds(self) -> Sequence[tuple[str, str]]: ...
+    @property
+    def wants(self) -> Sequence[tuple[str, str, str]]: ...
 
 
 class PlanError(Brief, ValueError):
@@ -148,11 +153,12 @@ def show_step(step: Iterable[Send | Update]) -> list[str]:
 
     words = []
     for _, group in groupby(step, common):
-        first, *more = group
+        sent = sends(acts := list(group))
+        first = acts[0]
         if isinstance(first, Update):
             words.append(str(first))
         elif first.op == "add":
-            words.append(str(first._replace(src=",".join(act.src for act in (first, *more)))))
+            words.append(str(first._replace(src=",".join(send.src for send in sent))))
         else:
-            words.append(str(first._replace(dst=",".join(act.dst for act in (first, *more)))))
+            words.append(str(first._replace(dst=",".join(send.dst for send in sent))))
     return words

@@ -135,8 +135,7 @@ def _require_wanted(plan: PlanData, values: Values) -> None:
             raise PlanError("nothing-arrived", plan, last=last, node=node, key=key)
         if value != everyone[key] + (updated if state == "updated" else 0):
             if missing := everyone[key] & ~value:
-                missing = _nodes(plan, missing)
-                raise PlanError("incomplete", plan, last=last, node=node, key=key, missing=missing)
+                raise PlanError("incomplete", plan, last=last, node=node, key=key, missing=_nodes(plan, missing))
             reason = "not-updated" if state == "updated" else "updated-unwanted"
             raise PlanError(reason, plan, last=last, node=node, key=key)
 

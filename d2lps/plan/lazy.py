@@ -21,7 +21,13 @@ class Described(Sequence):
     """
 
     span: range
-    description: tuple | None = None
+
+    @property
+    def description(self) -> tuple | None:
+        return None
+
+    def item(self, t: int) -> object:
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.span)

@@ -5,8 +5,10 @@ node and key. The rules call methods of their tensors only, so a plan can name a
 """
 
 import inspect
+from collections.abc import Callable
 from math import isfinite
 from numbers import Real
+from typing import TypeGuard
 
 from d2lps.messages import text
 
@@ -74,7 +76,7 @@ def _state(memory: dict, name: str, weight):
     return memory[name]
 
 
-RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
+RULES: dict[str, Callable] = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
 # The state of each rule, complete from the first step on (sgd: with momentum): tensors like the weight, and a count.
 REMEMBERED = {"sgd": {"velocity"}, "adagrad": {"squares"}, "adam": {"first", "second", "steps"}}
 COUNTS = {"steps"}
@@ -83,7 +85,7 @@ AT_LEAST_0 = {"momentum", "weight_decay", "eps"}  # as in torch
 BELOW_1 = {"beta1", "beta2"}  # Adam divides by 1 − β
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return True if a rule accepts ``value``: a real number, finite as a float."""
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)

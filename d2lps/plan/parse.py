@@ -31,7 +31,7 @@ def names(nodes: Iterable[str]) -> tuple[str, ...]:
     return nodes
 
 
-def fraction(key: str, part: "Rational | str") -> Fraction:
+def fraction(key: str, part: "Fraction | int | str") -> Fraction:
     """Return the exact share of ``key``; refuse floats."""
     if isinstance(part, float) and isfinite(part):
         near = Fraction(part).limit_denominator(1000)
@@ -47,7 +47,7 @@ def fraction(key: str, part: "Rational | str") -> Fraction:
     return share
 
 
-def shares(parts: Mapping[str, "Rational | str"]) -> Share:
+def shares(parts: Mapping[str, "Fraction | int | str"]) -> Share:
     """Return key → share, together exactly 1. The described keys of a large plan stay so."""
     if isinstance(parts, Grid) and parts.n > LARGE:
         return parts
@@ -183,8 +183,8 @@ def _numbers(step: int, act: Update) -> tuple[tuple[str, float], ...]:
         if name not in known or not is_number(value):
             raise refusal(name)
         if taken := fitting(name, value):
-            shown = {"step": step, "node": act.node, "rule": act.rule, "name": name, "value": f"{value:g}"}
-            raise PlanError("unfit-number", **shown, taken=taken)
+            shown = {"node": act.node, "rule": act.rule, "name": name, "value": f"{value:g}"}
+            raise PlanError("unfit-number", step=step, plan=None, taken=taken, **shown)
     for name, needed in known.items():
         if needed and name not in numbers:
             raise refusal(name)

@@ -25,7 +25,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Rational
+from fractions import Fraction
 
 from d2lps.messages import text
 from d2lps.plan import parse
@@ -82,7 +82,7 @@ class Plan:
     def __init__(
         self,
         nodes: Iterable[str],
-        share: Mapping[str, Rational | str],
+        share: Mapping[str, Fraction | int | str],
         steps: Iterable[Iterable[Act]],
         holds: Iterable | None = None,
         wants: Iterable | None = None,
@@ -169,7 +169,7 @@ class Plan:
         if not isinstance(self.steps, Lazy):
             return sum(len(sends(step)) for step in self.steps)
         if self.steps.around:
-            return len(self.nodes) * sum(self.steps.turns(i)[2] for i in range(len(self.steps)))
+            return len(self.nodes) * sum(self.steps.around(i)[2] for i in self.steps.span)
         kinds = Counter(map(self.steps.kind, range(len(self.steps))))
         first = {self.steps.kind(i): i for i in reversed(range(len(self.steps)))}
         return sum(number * len(self.steps[first[kind]]) for kind, number in kinds.items())

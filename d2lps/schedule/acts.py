@@ -1,5 +1,6 @@
 """The acts of a schedule, the values that they read and make, and the error of a schedule that is broken."""
 
+from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
@@ -7,6 +8,8 @@ from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.plan.acts import Send, Update, sends
 from d2lps.plan.plan import Plan
+
+Size = int | Fraction  # bytes; a part of a value may not be whole
 
 
 class ScheduleError(Brief, ValueError):
@@ -50,7 +53,7 @@ class Value(NamedTuple):
         The contributions that must be added up before it is complete, such as the micro-batches of a gradient.
     """
 
-    nbytes: int = 0
+    nbytes: Size = 0
     atoms: tuple = ("",)
 
 

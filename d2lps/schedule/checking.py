@@ -7,9 +7,10 @@ bytes of the values that are present are the memory of the node.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 from d2lps.plan.acts import Send, Update
-from d2lps.schedule.acts import Act, Collective, ScheduleError, Task, Value, made_by
+from d2lps.schedule.acts import Act, Collective, ScheduleError, Size, Task, Value, made_by
 
 
 class Memory:
@@ -29,9 +30,10 @@ class Memory:
         self.bit: dict[str, dict] = {}  # value → atom → its bit
         self.present: dict[tuple[str, str], int] = {}  # (node, value) → bits
         self.updated: set[tuple[str, str]] = set()
-        self.bytes: dict[str, int] = defaultdict(int)
-        self.peak: dict[str, int] = defaultdict(int)
-        self.number, self.act = None, None  # of the act that is being followed, for the sentences
+        self.bytes: dict[str, Size] = defaultdict(int)
+        self.peak: dict[str, Size] = defaultdict(int)
+        self.number: int | None = None  # of the act that is being followed, for the sentences
+        self.act: Act | None = None
 
     def lacks(self, act: Act) -> list[tuple[str, str]]:
         """Return the (node, value) pairs that an act needs and that are absent or incomplete."""
@@ -112,8 +114,8 @@ class Memory:
         whole = self.value(act.value)
         for key, share in act.plan.share.items():  # the parts come into being with the collective
             size = whole.nbytes * share
-            size = size.numerator if size.denominator == 1 else size
-            self.values.setdefault(f"{act.value}/{key}", Value(size, whole.atoms))
+            part = Value(size.numerator if size.denominator == 1 else size, whole.atoms)
+            self.values.setdefault(f"{act.value}/{key}", part)
         holders = [key for _, key in act.plan.holds]
         adds = len(holders) > len({*holders})  # two nodes hold the same key: they are contributions to one sum
         total = 0 if adds else self.bits(act.value)
@@ -171,7 +173,7 @@ class Memory:
         self.bits(name)
         return " ".join(str(atom) for atom, bit in self.bit[name].items() if bits & bit)
 
-    def _fail(self, reason: str, **values: object) -> None:
+    def _fail(self, reason: str, **values: object) -> NoReturn:
         raise ScheduleError(reason, self.number, what=self.act, **values)
 
 

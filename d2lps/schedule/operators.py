@@ -47,8 +47,8 @@ def tensor_mlp(devices: Iterable[str], rows: int = 1, width: int = 1, hidden: in
     for node in devices:
         values |= {f"{name}:{node}": Value(part) for name in ("A", "B", "dA", "dB")}
         values[f"u:{node}"] = Value(rows * hidden // n * itemsize)
-        made = (f"u:{node}", ("y", node))
-        acts.append(Task(node, "F", "mlp", None, ("x", f"A:{node}", f"B:{node}"), made, (), work))
+        reads: tuple[str, ...] = ("x", f"A:{node}", f"B:{node}")
+        acts.append(Task(node, "F", "mlp", None, reads, (f"u:{node}", ("y", node)), (), work))
     acts += [Collective(sums, "y")] if sums else []
     for node in devices:
         reads = ("x", "y", "dy", f"u:{node}", f"A:{node}", f"B:{node}")
@@ -112,7 +112,8 @@ def place(
     for name, nbytes in operators.items():
         if name not in devices:
             raise ScheduleError("no-device", operator=name)
-        nodes = (devices[name],) if isinstance(devices[name], str) else names(devices[name])
+        named = devices[name]
+        nodes = (named,) if isinstance(named, str) else names(named)
         where.append((name, nodes))
         for node, size in zip(nodes, _parts(nbytes, len(nodes)), strict=True):
             if node not in memory:
@@ -136,15 +137,15 @@ def place(
             wants.append((node, f"g:{name}:{node}"))
     acts: list[Act] = _forward(inputs[0], where[0][1])
     for i, (name, nodes) in enumerate(where):
-        made = dict(zip(nodes, inputs[i + 1], strict=True))
+        output = dict(zip(nodes, inputs[i + 1], strict=True))
         work = rows * operators[name] // len(nodes) // itemsize
         acts += [
-            Task(node, "F", name, None, (*inputs[i], f"w:{name}:{node}"), (made[node],), (), work) for node in nodes
+            Task(node, "F", name, None, (*inputs[i], f"w:{name}:{node}"), (output[node],), (), work) for node in nodes
         ]
         acts += _forward(inputs[i + 1], where[i + 1][1] if i + 1 < len(where) else (last,))
     outputs = tuple(inputs[-1])
-    made = ("loss", *(("d" + part[1:], last) for part in outputs))
-    acts.append(Task(last, "L", "", None, (*outputs, "labels"), made, outputs))
+    loss = ("loss", *(("d" + part[1:], last) for part in outputs))
+    acts.append(Task(last, "L", "", None, (*outputs, "labels"), loss, outputs))
     acts += _backward(inputs[-1], (last,))
     for i, (name, nodes) in reversed([*enumerate(where)]):
         below = ["d" + part[1:] for part in inputs[i]] if i else []
@@ -204,7 +205,9 @@ def hybrid(
     numbers = tuple(range(len(replicas)))
     values = {f"w:{name}": Value(nbytes // 2) for name, nbytes in operators.items()}
     values |= {f"g:{name}": Value(nbytes - nbytes // 2, numbers) for name, nbytes in operators.items()}
-    holds, wants, acts = [], [], []
+    holds: list[tuple[str, str]] = []
+    wants: list[tuple[str, str]] = []
+    acts: list[Act] = []
     for r, nodes in enumerate(replicas):
         values |= {f"x{i}.{r}": Value(size) for i, size in enumerate(sizes)}
         values |= {f"d{i}.{r}": Value(size) for i, size in enumerate(sizes) if i}
@@ -222,7 +225,8 @@ def hybrid(
 
 def _replica(r: int, nodes: tuple[str, ...], operators: Sequence[str], work: Sequence[int]) -> list[Act]:
     """Return the acts of one replica: forward from device to device, the loss, and backward."""
-    acts, last = [], len(nodes)
+    acts: list[Act] = []
+    last = len(nodes)
     for i, (node, name) in enumerate(zip(nodes, operators, strict=True)):
         acts.append(Task(node, "F", name, r, (f"x{i}.{r}", f"w:{name}"), (f"x{i + 1}.{r}",), (), work[i]))
         if i + 1 < last:
@@ -246,7 +250,7 @@ def _parts(size: int, count: int) -> list[int]:
 
 def _forward(parts: Mapping[str, str], readers: tuple[str, ...]) -> list[Act]:
     """Return the sends that bring all parts of a value to all of its readers; others give their part away."""
-    sent = []
+    sent: list[Act] = []
     for part, node in parts.items():
         others = [reader for reader in readers if reader != node]
         ops = ["copy"] * len(others) if node in readers else ["copy"] * (len(others) - 1) + ["move"]

@@ -20,7 +20,7 @@ from d2lps.units import is_count
 
 Cell = tuple  # (kind, micro-batch) or (kind, micro-batch, stage)
 Table = dict[int, list[Cell]]
-WORK = {"F": 1, "B": 1, "I": 1, "W": 1}  # one slot each
+WORK: "dict[str | tuple[str, int], float]" = {"F": 1, "B": 1, "I": 1, "W": 1}  # one slot each
 SAVED = 1  # bytes that a stage saves per micro-batch, if sizes do not matter
 
 
@@ -199,7 +199,7 @@ def zero_bubble(stages: int, micro: int) -> Table:
 
 def pipeline(
     table: Mapping[int, Sequence[Cell]],
-    work: Mapping[str, float] = WORK,
+    work: "Mapping[str | tuple[str, int], float]" = WORK,
     saved: "int | Sequence[int]" = SAVED,
     boundary: int = 0,
     memory: Mapping[str, int] | None = None,
@@ -252,7 +252,7 @@ def pipeline(
     columns: dict[str, list[Act]] = {f"gpu{device}": [] for device in cells}
     for device, row in cells.items():
         for kind, i, stage in row:
-            seconds = work[kind, stage] if (kind, stage) in work else work[kind]
+            seconds = work[(kind, stage) if (kind, stage) in work else kind]
             columns[f"gpu{device}"] += _acts(kind, i, stage, home, last, seconds)
     holds = [(home[0], f"x0.{i}") for i in batches]
     wants = [(home[stage], f"g{stage}") for stage in sorted(home)]
@@ -263,14 +263,12 @@ def _acts(kind: str, i: int, stage: int, home: Mapping[int, str], last: int, wor
     """Return the task of a cell, and the message that takes its result to another device."""
     node, saved, arrives = home[stage], f"s{stage}.{i}", f"d{stage + 1}.{i}" if stage < last else f"x{last + 1}.{i}"
     if kind == "F":
-        makes, frees = (saved, f"x{stage + 1}.{i}"), (f"x{stage}.{i}",)
-        task = Task(node, "F", str(stage), i, (f"x{stage}.{i}",), makes, frees, work)
+        read = (f"x{stage}.{i}",)
+        task = Task(node, "F", str(stage), i, read, (saved, f"x{stage + 1}.{i}"), read, work)
         sent, other = f"x{stage + 1}.{i}", home.get(stage + 1, node)
     else:
-        makes = () if kind == "W" or stage == 0 else (f"d{stage}.{i}",)
-        makes += () if kind == "I" else ((f"g{stage}", i),)
-        if kind == "I" and stage == 0:
-            makes = (f"d0.{i}",)  # W reads it, and so cannot come before I
+        below = kind == "I" if stage == 0 else kind != "W"  # W of stage 0 reads d0, and so cannot come before I
+        makes = (*([f"d{stage}.{i}"] if below else []), *([(f"g{stage}", i)] if kind != "I" else []))
         reads = (saved, arrives, *((f"d0.{i}",) if kind == "W" and stage == 0 else ()))
         task = Task(node, kind, str(stage), i, reads, makes, () if kind == "I" else reads, work)
         sent, other = f"d{stage}.{i}", home.get(stage - 1, node)

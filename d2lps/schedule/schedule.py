@@ -21,14 +21,15 @@ acts do to values; ``cost.shared`` says when they happen.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 from unicodedata import east_asian_width
 
 from d2lps.messages import said, text, text_in
 from d2lps.plan import parse
 from d2lps.plan.acts import PlanError, Send, Update
 from d2lps.plan.plan import Plan
-from d2lps.schedule.acts import Act, Collective, ScheduleError, Task, Value, made_by, nodes_of
+from d2lps.schedule.acts import Act, Collective, ScheduleError, Size, Task, Value, made_by, nodes_of
 from d2lps.schedule.checking import Memory, verify
 
 KINDS = {"task": Task, "send": Send, "update": Update, "collective": Collective}
@@ -56,6 +57,8 @@ class Schedule:
     ----------
     peak : dict of str to int
         Node → the most bytes that it has at one time.
+    sizes : dict of str to int
+        Value, or part ``value/key`` that a collective makes of one → its bytes.
 
     Raises
     ------
@@ -69,6 +72,8 @@ class Schedule:
     holds: tuple[tuple[str, str], ...]
     wants: tuple[tuple[str, str], ...]
     memory: Mapping[str, int]
+    peak: Mapping[str, Size] = field(init=False, compare=False)
+    sizes: Mapping[str, Size] = field(init=False, compare=False, repr=False)
 
     def __init__(
         self,
@@ -83,7 +88,7 @@ class Schedule:
             nodes = parse.names(nodes)
         except PlanError as error:
             raise ScheduleError("nodes", why=str(error)) from None
-        fields = {
+        content = {
             "nodes": nodes,
             "values": {name: Value(value[0], tuple(value[1])) for name, value in values.items()},
             "acts": tuple(acts),
@@ -91,8 +96,8 @@ class Schedule:
             "wants": tuple((node, name) for node, name in wants),
             "memory": dict(memory or {}),
         }
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        for name, value in content.items():
+            object.__setattr__(self, name, value)
         known = set(nodes)
         for number, act in enumerate(self.acts, 1):
             if not isinstance(act, Act):
@@ -103,9 +108,9 @@ class Schedule:
         for node, name in (*self.holds, *self.wants):
             if node not in known:
                 raise ScheduleError("unknown-node", node=node, value=name, nodes=" ".join(nodes))
-        memory = verify(self.values, self.acts, self.holds, self.wants, self.memory)
-        object.__setattr__(self, "peak", {node: memory.peak[node] for node in nodes})
-        object.__setattr__(self, "_sizes", {name: value.nbytes for name, value in memory.values.items()})
+        end = verify(self.values, self.acts, self.holds, self.wants, self.memory)
+        object.__setattr__(self, "peak", {node: end.peak[node] for node in nodes})
+        object.__setattr__(self, "sizes", {name: value.nbytes for name, value in end.values.items()})
 
     def __hash__(self) -> int:
         return hash((self.nodes, self.acts, self.holds, self.wants))
@@ -142,7 +147,7 @@ class Schedule:
             raise ScheduleError("unknown-node", node=node, value="", nodes=" ".join(self.nodes))
         return tuple(act for act in self.acts if node in nodes_of(act))
 
-    def size(self, name: str) -> int:
+    def size(self, name: str) -> Size:
         """Return the bytes of a value, or of the part ``value/key`` that a collective makes of one.
 
         Parameters
@@ -155,7 +160,7 @@ class Schedule:
         int
             On each node that has it.
         """
-        return self._sizes[name]
+        return self.sizes[name]
 
     def lives(self, node: str) -> Iterator[tuple[int, str, bool]]:
         """Yield what comes to a node and what it frees, in the order of the list.
@@ -179,7 +184,7 @@ class Schedule:
         for number, act in enumerate(self.acts, 1):
             if isinstance(act, Task):
                 comes = [name for name, _ in made_by(act)] if act.node == node else []
-                frees = act.frees if act.node == node else ()
+                frees = [*act.frees] if act.node == node else []
             elif isinstance(act, Send):
                 comes = [act.key] if act.dst == node else []
                 frees = [act.key] if act.src == node and act.op == "move" else []
@@ -290,7 +295,7 @@ def columns_of(word: str) -> int:
 FIELDS = ("nodes", "values", "acts", "holds", "wants", "memory")
 
 
-def _act(kind: str, *fields: object) -> Act:
+def _act(kind: str, *fields: Any) -> Act:
     if kind == "collective":
         plan, *others = fields
         return Collective(Plan.from_json(json.dumps(plan)), *others)

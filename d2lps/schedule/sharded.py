@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from d2lps.algorithms.rings import all_gather, reduce_scatter, ring
 from d2lps.plan.parse import names
@@ -106,9 +107,10 @@ def zero(
         acts += [Collective(gather, "w0")] if stage == 3 else []
         for k, count in enumerate(layers):
             again = stage == 3 and (k < last or not keep)  # the backward pass needs the layer only later
-            made, freed = (f"x{k + 1}.{i}" if k < last else f"loss.{i}"), ((f"w{k}",) if again else ())
+            output = f"x{k + 1}.{i}" if k < last else f"loss.{i}"
             for node in devices:
-                acts.append(Task(node, "F", f"{k}", i, (f"x{k}.{i}", f"w{k}"), (made,), freed, 2 * rows * count))
+                reads, gone = (f"x{k}.{i}", f"w{k}"), ((f"w{k}",) if again else ())
+                acts.append(Task(node, "F", f"{k}", i, reads, (output,), gone, 2 * rows * count))
             acts += [Collective(gather, f"w{min(k + 1, last)}")] if again else []
         for k, count in reversed([*enumerate(layers)]):
             above = f"d{k + 1}.{i}" if k < last else f"loss.{i}"
@@ -123,8 +125,8 @@ def zero(
         for node in devices:
             new, gradient, state_of = (part(f"{kind}{k}", node) for kind in "wgs")
             if stage in (1, 2):  # the new part is in the place of the old weights, which are those of no model now
-                freed = (gradient, f"w{k}", f"g{k}") if stage == 1 else (gradient, f"w{k}")
-                acts.append(Task(node, "U", f"{k}", None, (f"w{k}", gradient, state_of), (new,), freed))
+                old = (gradient, f"w{k}", f"g{k}") if stage == 1 else (gradient, f"w{k}")
+                acts.append(Task(node, "U", f"{k}", None, (f"w{k}", gradient, state_of), (new,), old))
             else:
                 acts.append(Task(node, "U", f"{k}", None, (new, gradient, state_of), (), (gradient,)))
         acts += [Collective(gather, f"w{k}", frees=True)] if stage in (1, 2) else []
@@ -147,7 +149,7 @@ def zero(
     return Schedule(devices, values, acts, kept + inputs, kept + losses, memory)
 
 
-def fully_sharded(devices: Iterable[str], layers: Sequence[int], **options: object) -> Schedule:
+def fully_sharded(devices: Iterable[str], layers: Sequence[int], **options: Any) -> Schedule:
     """Return :func:`zero` of stage 3, with its options: a device has parts of all layers, and two layers at a time.
 
     Parameters

@@ -138,10 +138,13 @@ class Placed(NamedTuple):
 
 def _sums(side: Placed, other: Placed, share: Share) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
     """Return node → the parts of its keys, and of those that some other node has on the other side."""
-    whole, crossing = defaultdict(Fraction), defaultdict(Fraction)
+    whole: dict[str, Fraction] = defaultdict(Fraction)
+    crossing: dict[str, Fraction] = defaultdict(Fraction)
     if side.everywhere:
-        whole |= dict.fromkeys(side.everywhere, sum(share.values()))
-        crossing |= dict.fromkeys(side.everywhere, sum(part for key, part in share.items() if other.count(key)))
+        whole |= dict.fromkeys(side.everywhere, sum(share.values(), Fraction(0)))
+        crossing |= dict.fromkeys(
+            side.everywhere, sum((part for key, part in share.items() if other.count(key)), Fraction(0))
+        )
     for key, part in share.items():
         for node in side.own.get(key, ()):
             whole[node] += part

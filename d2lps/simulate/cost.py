@@ -15,11 +15,11 @@ topology limits the speed at which a node adds.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lps import units
 from d2lps.messages import text
@@ -113,16 +113,16 @@ class Load(NamedTuple):
     which sharing is fair.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
     size: Fraction
-    needs: Mapping[Hashable, Fraction]
+    needs: "Mapping[Link | str, Fraction]"
 
 
 class Route(NamedTuple):
     """The part of a flow's cost that is the same in all steps: fields of :class:`Load`, and the latency in seconds."""
 
     size: Fraction
-    needs: Mapping[Hashable, Fraction]
+    needs: "Mapping[Link | str, Fraction]"
     latency: Fraction
 
 
@@ -168,22 +168,25 @@ class StepCost:
         return max(self.by_flow().values(), default=Fraction(0))
 
 
-def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", model: Callable) -> Trace:
+def _predict(origin: str, plan: Plan, topology: Topology | None, nbytes: "int | str | None", model: Callable) -> Trace:
     # Exact fractions throughout: a prediction equals its closed form, and simultaneous ends are exactly equal.
     require_plan("cost", plan)
     if not isinstance(topology, Topology):
         raise TopologyError(text("topology.wanted", given=repr(topology)))
-    total, now, costs, starts, steps = units.meant_size(nbytes), Fraction(0), {}, [], []
+    total, now, starts = units.meant_size(nbytes), Fraction(0), []
+    costs: dict[Hashable, StepCost] = {}
+    steps: list[StepCost] = []
     for node in plan.nodes:
         topology.require_node(node)
     # The same pairs often send in many steps; whether they add counts only where a port is limited.
     known = cache(lambda src, dst, share, op: route_of(Flow(src, dst, share, op), topology, total))
     route = (lambda flow: known(*flow)) if topology.limits else (lambda flow: known(*flow[:3], "copy"))
-    lazy = isinstance(plan.steps, Lazy)
-    turn = turning(topology, plan.nodes) if lazy and plan.steps.around and model is fluid else None
+    lazy = plan.steps if isinstance(plan.steps, Lazy) else None
+    turn = turning(topology, plan.nodes) if lazy and lazy.around and model is fluid else None
     for i in range(len(plan.steps)):
-        turned = turn and Turned(plan, topology, turn, i)
-        alike = turned.kind if turned else plan.steps.kind(i) if lazy else _flows(plan, i)
+        moved = lazy.turns(i) if lazy and turn else None
+        turned = Turned(plan, topology, turn, moved, i) if turn and moved else None
+        alike = turned.kind if turned else lazy.kind(i) if lazy else _flows(plan, i)
         if alike not in costs:  # a ring of any size has only two kinds of steps
             costs[alike] = turned.cost(route, model) if turned else _step_cost(plan, i, route, model)
         starts.append(now)
@@ -199,8 +202,8 @@ class Turned:
     Steps of the same ``kind`` take the same time: their sends pass places of the same orbits.
     """
 
-    def __init__(self, plan: Plan, topology: Topology, turn: Turn, i: int):
-        places, op, count = plan.steps.turns(i)
+    def __init__(self, plan: Plan, topology: Topology, turn: Turn, moved: tuple[int, str, int], i: int):
+        places, op, count = moved
         nodes, part = plan.nodes, next(iter(plan.share.values())).as_integer_ratio()
         self.plan, self.turn, self.count, self.number = plan, turn, count, i
         self.flows = [Flow(nodes[j], nodes[(j + places) % len(nodes)], part, op) for j in range(turn.period)]
@@ -221,14 +224,17 @@ class Turned:
         return StepCost(counts, route, model, lambda: [first[send.src] for send in sends(plan.steps[i])])
 
 
-def spread(route: Callable[[Flow], Route], number: Mapping[Hashable, int], sizes: Sequence[int]) -> Callable:
+def spread(
+    route: Callable[[Flow], Route], number: "Mapping[Link | str, int]", sizes: "Sequence[int] | Mapping[int, int]"
+) -> Callable[[Flow], Route]:
     """Return ``route`` over classes of places that all carry the same: an equal part of the flows of the class.
 
     ``number`` has the class of each place, ``sizes`` how many places there are in each.
     """
 
     def over_classes(flow: Flow) -> Route:
-        way, needs = route(flow), Counter()
+        way = route(flow)
+        needs: dict[Any, Fraction] = defaultdict(Fraction)  # the numbers of classes are its places
         for place, need in way.needs.items():
             needs[number[place]] += need / sizes[number[place]]
         return way._replace(needs=needs)
@@ -256,7 +262,8 @@ def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
 
 def route_of(flow: Flow, topology: Topology, total: int) -> Route:
     """Return what a flow needs of each place on its way, of a plan that moves ``total`` bytes per whole buffer."""
-    size, needs, latencies = _over(flow.share, total, 1.0), {}, []
+    size, latencies = _over(flow.share, total, 1.0), []
+    needs: dict[Link | str, Fraction] = {}
     sizes = [size]
     for resource in topology.resources(flow.src, flow.dst):
         capacity = topology.capacity(resource)

@@ -218,12 +218,16 @@ class Network(Events):
 
     def __init__(self, seed: int = 0, faults: Faults = Faults()):
         super().__init__(seed)
-        self.faults, self.nodes, self.deliveries, self.deaths = faults, {}, None, []
+        self.faults = faults
+        self.nodes: dict[Hashable, Any] = {}
+        self.deliveries: list[Delivery] | None = None
+        self.deaths: list[tuple[float, Hashable]] = []
         self._paused: dict[Hashable, float] = {}
         self._cut: dict[tuple[Hashable, Hashable], float] = {}
         self.states: list[State] = []
         self.troubles: list[Trouble] = []
-        self._state, self._last = None, {}
+        self._state: Callable[[Hashable, Any, float], str] | None = None
+        self._last: dict[Hashable, str] = {}
 
     def record(self, state: "Callable[[Hashable, Any, float], str] | None" = None) -> None:
         """Record from now on every message in ``deliveries`` and the states of nodes in ``states``; see :func:`draw`.

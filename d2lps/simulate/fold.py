@@ -95,15 +95,15 @@ def fold(trace: Trace, step: int = 1, apart: Iterable[str] = ()) -> Folded:
     alone = {*apart}
     for node in alone:
         trace._require_node(node)
-    return _Step(trace, step - 1, alone).folded()
+    return _Step(trace, trace.plan, step - 1, alone).folded()
 
 
 class _Step:
     """The flows of a step, the links and limited nodes (places) that they pass, and the classes of both."""
 
-    def __init__(self, trace: Trace, i: int, apart: set[str]):
+    def __init__(self, trace: Trace, plan: Plan, i: int, apart: set[str]):
         self.trace, self.apart = trace, apart
-        self.counts = step_flows(trace.plan, i)
+        self.counts = step_flows(plan, i)
         self.ways = {flow: trace.topology.resources(flow.src, flow.dst) for flow in self.counts}
         self.flow, self.place = self._classes()
 
@@ -160,7 +160,7 @@ class _Step:
         for link in self.place:
             if isinstance(link, Link):
                 groups[merged[link.src], merged[link.dst]].append(link)
-        stands = {}
+        stands: dict[Link, Link] = {}
         for (src, dst), links in groups.items():
             if src == dst or len({self.place[link] for link in links}) > 1:
                 raise TraceError(text("fold.several-ways", src=src, dst=dst))
@@ -170,7 +170,8 @@ class _Step:
 
     def _cost(self) -> StepCost:
         """Return the cost of the step, with one flow of each class."""
-        counts, first = Counter(), {}
+        counts: Counter[Flow] = Counter()
+        first: dict[int, Flow] = {}
         for x, number in self.flow.items():
             counts[first.setdefault(number, x)] += self.counts[x]
         sizes, topology, nbytes = Counter(self.place.values()), self.trace.topology, self.trace.nbytes
@@ -185,7 +186,8 @@ class _Step:
                 name += "′"
             members[name] = tuple(nodes)
         merged = {node: name for name, nodes in members.items() for node in nodes}
-        links, ways, alike = self._links(merged), {}, defaultdict(list)
+        links, alike = self._links(merged), defaultdict(list)
+        ways: dict[tuple[str, str], tuple[Link, ...]] = {}
         for x, way in self.ways.items():
             ends = merged[x.src], merged[x.dst]
             over = tuple(links[y] for y in way if isinstance(y, Link))
@@ -217,9 +219,11 @@ class _Step:
         kinds = {name: topology.kinds[nodes[0]] for name, nodes in members.items()}
         limits = {name: topology.limits[nodes[0]] for name, nodes in members.items() if nodes[0] in topology.limits}
         for name, limit in limits.items():
-            rates = {field: getattr(limit, field) for field in ("through", "adding", "port")}
-            more = {field: Bandwidth(rate * len(members[name])) for field, rate in rates.items() if rate is not None}
-            limits[name] = replace(limit, **more)
+            count = len(members[name])
+            through, adding, port = (
+                rate and Bandwidth(rate * count) for rate in (limit.through, limit.adding, limit.port)
+            )
+            limits[name] = replace(limit, through=through, adding=adding, port=port)
         folded = Topology(topology.name, kinds, links, limits=limits)
         folded._routes.update(ways)  # also those from a merged node to itself
         return folded

@@ -11,8 +11,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from fractions import Fraction
+from functools import partial
 from heapq import heappop, heappush
 
 from d2lps.messages import text
@@ -24,6 +25,7 @@ from d2lps.topology import Topology, TopologyError
 from d2lps.trace import Event, Trace, pairs, plain
 
 Number = int | Fraction
+Slot = tuple[str, str]  # (node, value)
 
 
 def timeline(schedule: Schedule, topology: Topology | None) -> Trace:
@@ -50,9 +52,11 @@ def _exact(number: "float | Fraction") -> Number:
 class _Flow:
     """A message under way: how many bytes are left, and at which rate they leave since when."""
 
-    def __init__(self, places: tuple, size: Number, latency: Number, then: Callable[[Number], None]):
+    def __init__(self, places: tuple, size: Number, latency: Number, then: Callable[[], object]):
         self.places, self.left, self.latency, self.then = places, size, latency, then
-        self.rate, self.since, self.version = 0, 0, 0
+        self.rate: Number = 0
+        self.since: Number = 0
+        self.version = 0
 
 
 class _Clock:
@@ -81,7 +85,11 @@ class _Clock:
         task_before: dict[str, int] = {}
         lane: dict[Hashable, int] = {}
         for i, act in enumerate(self.schedule.acts):
-            reads, makes, frees, ends = [], [], [], set()
+            reads: list[Slot] = []
+            makes: list[Slot] = []
+            frees: list[Slot] = []
+            lanes: list[Hashable] = []
+            ends: set[int] = set()
             if isinstance(act, Task):
                 reads = [(act.node, name) for name in act.reads]
                 makes = [(act.node, name) for name, _ in made_by(act)]
@@ -162,7 +170,7 @@ class _Clock:
             self.events.append(Event("update", i + 1, *span, act.node, act.node, act.key, act.rule, 0))
         elif isinstance(act, Send):
             size = self.schedule.values[act.key].nbytes
-            self.events.append(Event("send", i + 1, *span, act.src, act.dst, act.key, act.op, size))
+            self.events.append(Event("send", i + 1, *span, act.src, act.dst, act.key, act.op, plain(Fraction(size))))
         self._release(self.after_end[i])
 
     def _release(self, acts: list[int]) -> None:
@@ -199,9 +207,9 @@ class _Clock:
             self._step(i, act, number + 1)
         for send in messages:
             size = _exact(whole * act.plan.share[send.key])
-            self._flow(send.src, send.dst, size, lambda send=send, size=size: arrived(send, size))
+            self._flow(send.src, send.dst, size, partial(arrived, send, size))
 
-    def _flow(self, src: str, dst: str, size: Number, then: Callable[[], None]) -> None:
+    def _flow(self, src: str, dst: str, size: Number, then: Callable[[], object]) -> None:
         """Let ``size`` bytes leave, in fair shares of all places on the way; call ``then`` when they have arrived."""
         places, latency = self._route(src, dst)
         if not size or not places:
@@ -218,14 +226,16 @@ class _Clock:
             places = self.topology.resources(src, dst)
             for place in places:
                 rate = self.topology.capacity(place)
-                self.capacity[place] = rate if math.isinf(rate) else _exact(rate)
-            limited = tuple(place for place in places if not math.isinf(self.capacity[place]))
+                if not math.isinf(rate):
+                    self.capacity[place] = _exact(rate)
+            limited = tuple(place for place in places if place in self.capacity)
             self.routes[src, dst] = limited, _exact(latency)
         return self.routes[src, dst]
 
     def _share(self, places: tuple) -> None:
         """Give the flows that meet these places, or meet those that do, their fair rates from now on."""
-        flows, todo, seen = set(), list(places), set(places)
+        flows: set[_Flow] = set()
+        todo, seen = list(places), set(places)
         while todo:
             for flow in self.users[todo.pop()] - flows:
                 flows.add(flow)
@@ -258,7 +268,7 @@ class _Clock:
         for flow in flows:
             for place in flow.places:
                 crossing[place].add(flow)
-        room: Mapping = {place: self.capacity[place] for place in crossing}
+        room = {place: self.capacity[place] for place in crossing}
         rates: dict[_Flow, Number] = {}
         while crossing:
             levels = {place: Fraction(room[place]) / len(users) for place, users in crossing.items()}

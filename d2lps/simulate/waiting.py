@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
@@ -220,8 +220,10 @@ class _Server:
 
     def __init__(self, workers: int, steps: int, seconds: Seconds, travel: float, seed: int):
         self.world, self.seconds, self.travel, self.wanted = Events(seed), seconds, travel, steps
-        self.steps, self.dropped = [], []
-        self.clock, self.since, self.waited = [0] * workers, {}, 0.0
+        self.steps: list[Step] = []
+        self.dropped: list[Push] = []
+        self.since: dict[int, float] = {}  # by rank: when it began to wait
+        self.clock, self.waited = [0] * workers, 0.0
         self.begun: dict[int, Push] = {}  # by rank: what it computes, or pushes
 
     def read(self, rank: int) -> None:
@@ -263,9 +265,10 @@ class _Server:
 class _Rounds(_Server):
     """A step per round, as soon as enough of its gradients have arrived."""
 
-    def __init__(self, enough: int, *more: object):
+    def __init__(self, enough: int, *more: Any):
         super().__init__(*more)
-        self.enough, self.open = enough, []
+        self.enough = enough
+        self.open: list[Push] = []
 
     def number(self, rank: int) -> int:
         return len(self.steps) + 1
@@ -286,7 +289,7 @@ class _Rounds(_Server):
 class _Bounded(_Server):
     """A step per push; a worker reads again once it is at most ``staleness`` pushes ahead of the slowest."""
 
-    def __init__(self, staleness: float, *more: object):
+    def __init__(self, staleness: float, *more: Any):
         super().__init__(*more)
         self.staleness = staleness
 
@@ -296,7 +299,7 @@ class _Bounded(_Server):
     def push(self, push: Push) -> None:
         self.step(push)
         self.clock[push.rank] += 1
-        for rank in sorted(self.since, key=self.since.get):
+        for rank in sorted(self.since, key=self.since.__getitem__):
             if self.clock[rank] - min(self.clock) <= self.staleness:
                 self.read(rank)
 

@@ -34,7 +34,7 @@ class Ring(NamedTuple):
     """
 
     nodes: tuple[str, ...]
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
 
 
 def rings(topology: Topology) -> tuple[Ring, ...]:
@@ -103,7 +103,7 @@ def _counts(topology: Topology, nodes: tuple[str, ...]) -> dict[Pair, int]:
 
 
 def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int]) -> str:
-    import networkx
+    import networkx  # type: ignore[import-untyped]
 
     graph = networkx.Graph((nodes[i], nodes[j]) for i, j in counts)
     graph.add_nodes_from(nodes)

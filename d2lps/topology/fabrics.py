@@ -13,7 +13,6 @@ theirs together: the limit of perfect load balancing. Real fabrics hash flows on
 
 from collections import Counter
 from fractions import Fraction
-from numbers import Rational
 from random import Random
 
 from d2lps.messages import text
@@ -29,7 +28,7 @@ def leaf_spine(
     hosts: int = 64,
     per_leaf: int = 32,
     nic: "str | Bandwidth" = NIC,
-    oversubscription: "Rational | float" = 1,
+    oversubscription: "Fraction | float" = 1,
     latency: "float | str" = 0.0,
     per_pod: int | None = None,
 ) -> Topology:
@@ -91,7 +90,7 @@ def rails(
     latency: "float | str" = 0.0,
     inside_latency: "float | str" = 0.0,
     per_pod: int | None = None,
-    oversubscription: "Rational | float" = 1,
+    oversubscription: "Fraction | float" = 1,
 ) -> Topology:
     """Return hosts whose GPUs have network cards: card i of every host is on the same switch, rail i.
 
@@ -203,7 +202,7 @@ def busiest_uplink(flows: int, uplinks: int, parts: int = 1, seed: int = 0) -> F
     return Fraction(max(loads.values()) * uplinks, flows * parts)
 
 
-def _ratio(oversubscription: "Rational | float") -> Fraction:
+def _ratio(oversubscription: "Fraction | float") -> Fraction:
     try:
         ratio = Fraction(oversubscription)
     except (TypeError, ValueError, OverflowError):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import Any
 
 from d2lps.messages import text
 from d2lps.plan.parse import names
@@ -63,6 +64,11 @@ class Topology:
     links: tuple[Link, ...]
     limits: Mapping[str, Resource]
     nics: Mapping[str, str] = field(compare=False)
+    _leaving: dict[str, list[Link]] = field(init=False, compare=False)
+    _arriving: dict[str, list[Link]] = field(init=False, compare=False)
+    _widths: list[float] = field(init=False, compare=False)  # of links between forwarding nodes, the widest first
+    _routes: dict[tuple[str, str], tuple[Link, ...]] = field(init=False, compare=False)
+    _trees: dict[tuple[str, float], dict[str, Link]] = field(init=False, compare=False)
 
     def __init__(
         self,
@@ -82,8 +88,9 @@ class Topology:
             raise TopologyError(text("topology.no-nodes", name=name))
         names(kinds)
         limits = dict(limits or {})
-        given = {"through": through, "adding": adding, "overhead": overhead, "port": ports}
-        for limit, values in {**given, "computing": computing, "memory": memory}.items():
+        given: dict[str, Mapping[str, Any] | None] = {"through": through, "adding": adding, "overhead": overhead}
+        given |= {"port": ports, "computing": computing, "memory": memory}
+        for limit, values in given.items():
             for node, value in (values or {}).items():
                 limits[node] = replace(limits.get(node, Resource()), **{limit: value})
         content = {
@@ -93,8 +100,7 @@ class Topology:
             "limits": limits,
             "nics": dict(nics or {}),
         }
-        for attribute, value in content.items():
-            object.__setattr__(self, attribute, value)
+        vars(self).update(content)
         self._require_sound()
         # Made here although seldom needed, because threads share a topology.
         leaving: dict[str, list[Link]] = defaultdict(list)
@@ -104,9 +110,7 @@ class Topology:
             arriving[link.dst].append(link)
         inner = [link for link in self.links if self.forwards(link.src) and self.forwards(link.dst)]
         widths = sorted({link.capacity for link in inner}, reverse=True)
-        made = {"_leaving": dict(leaving), "_arriving": dict(arriving), "_widths": widths, "_routes": {}, "_trees": {}}
-        for attribute, value in made.items():
-            object.__setattr__(self, attribute, value)
+        vars(self).update(_leaving=dict(leaving), _arriving=dict(arriving), _widths=widths, _routes={}, _trees={})
 
     def _require_sound(self) -> None:
         for node, kind in self.kinds.items():
@@ -317,7 +321,8 @@ class Topology:
         if isinstance(resource, Link):
             return resource.capacity
         limit = self.limits[resource]
-        return limit.port if limit.through is None else limit.through
+        rate = limit.port if limit.through is None else limit.through
+        return math.inf if rate is None else rate
 
     def require_node(self, node: str) -> None:
         """Raise TopologyError unless ``node`` is a node of this topology.
@@ -388,8 +393,8 @@ class Topology:
         if src == dst:
             return ()
         # Nodes that do not forward may be many: between the first and the last link only forwarding nodes count.
-        first = [()] if self.forwards(src) else [(link,) for link in self.leaving(src)]
-        last = [()] if self.forwards(dst) else [(link,) for link in self.arriving(dst)]
+        first: list[tuple[Link, ...]] = [()] if self.forwards(src) else [(link,) for link in self.leaving(src)]
+        last: list[tuple[Link, ...]] = [()] if self.forwards(dst) else [(link,) for link in self.arriving(dst)]
         routes = [head for head in first if head and head[0].dst == dst]
         for head in first:
             for tail in last:

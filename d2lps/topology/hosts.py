@@ -7,14 +7,25 @@
 ['gpu0→gpu3 ×2']
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from d2lps import units
 from d2lps.messages import text
 from d2lps.plan.parse import names
 from d2lps.topology.graph import Topology
-from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of, require_counts
+from d2lps.topology.links import (
+    BETWEEN_CPUS,
+    NVLINK,
+    PCIE,
+    Link,
+    Resource,
+    TopologyError,
+    both_ways,
+    kind_of,
+    require_counts,
+)
 from d2lps.units import Bandwidth, is_count
 
 # (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` prints NV2 and NV1.
@@ -134,10 +145,11 @@ def one_memory(
     kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
     half = units.seconds(latency) / 2
     links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
-    limits = {"memory": Resource(bandwidth, adding, units.seconds(overhead) or None)}
+    given: dict[str, Any] = {"through": bandwidth, "adding": adding, "overhead": units.seconds(overhead) or None}
+    limits = {"memory": Resource(**given)}
     if each is not None or each_adding is not None:
-        port = Bandwidth("inf") if each is None else each
-        limits |= dict.fromkeys(nodes, Resource(adding=each_adding, port=port))
+        given = {"adding": each_adding, "port": Bandwidth("inf") if each is None else each}
+        limits |= dict.fromkeys(nodes, Resource(**given))
     return Topology("one_memory", kinds, links, limits=limits)
 
 
@@ -315,19 +327,23 @@ def machines(
     rates = [units.bandwidth(rate) for rate in _one_or_each(nic, len(cards))]
     if len(rates) != len(cards):
         raise TopologyError(text("topology.cards", bandwidths=len(rates), cards=len(cards)))
-    above, together = in_racks(cards, racks), Counter()
+    above = in_racks(cards, racks)
+    together: dict[str, float] = defaultdict(float)
     for card, rate in zip(cards, rates, strict=True):
         together[above[card]] += rate
     uplinks = list(map(Bandwidth, together.values())) if uplink is None else _one_or_each(uplink, racks)
     if len(uplinks) != racks:
         raise TopologyError(text("topology.uplinks", bandwidths=len(uplinks), racks=racks))
-    kinds, links = {}, []
+    kinds: dict[str, str] = {}
+    links: list[Link] = []
     for name in names:
         ends = [*(f"{name}/gpu{i}" for i in range(gpus_per_host)), f"{name}/cpu"]
         kinds |= {**dict.fromkeys(ends[:-1], "gpu"), ends[-1]: "cpu", f"{name}/switch": "switch"}
         links += [link for end in ends for link in both_ways(end, f"{name}/switch", inside)]
     kinds |= dict.fromkeys(cards[hosts:], "cpu") | dict.fromkeys([*together, "network"], "switch")
-    joins = [(card, above[card], rate) for card, rate in zip(cards, rates, strict=True)]
+    joins: list[tuple[str, str, str | Bandwidth]] = [
+        (card, above[card], rate) for card, rate in zip(cards, rates, strict=True)
+    ]
     joins += [(rack, "network", rate) for rack, rate in zip(together, uplinks, strict=True) if racks > 1]
     links += [link for end, switch, rate in joins for link in both_ways(end, switch, rate, latency)]
     return Topology("machines", kinds, links)

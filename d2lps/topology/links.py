@@ -124,7 +124,8 @@ def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | st
     list of Link
         The link from a to b, and the one from b to a.
     """
-    return [Link(a, b, bandwidth, latency, count), Link(b, a, bandwidth, latency, count)]
+    rate, seconds = units.bandwidth(bandwidth), units.seconds(latency)
+    return [Link(a, b, rate, seconds, count), Link(b, a, rate, seconds, count)]
 
 
 def kind_of(node: str) -> str:

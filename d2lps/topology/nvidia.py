@@ -96,11 +96,11 @@ def read(
     nics = {name[gpu]: legend.get(nic, nic) for gpu, nic in table.cards().items()}
     counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
     rows = {gpu: [count for pair, count in counts.items() if gpu in pair] for gpu in table.gpus}
-    nvswitch = []
+    nvswitch = ""  # its name, if there is one
     if max(map(sum, rows.values())) > MOST_NVLINKS:
         most = {gpu: max(row) for gpu, row in rows.items()}
-        nvswitch = ["switch" if all(most.values()) else "nvswitch"]
-        links = [both_ways(name[gpu], *nvswitch, nvlink, latency, count) for gpu, count in most.items() if count]
+        nvswitch = "switch" if all(most.values()) else "nvswitch"
+        links = [both_ways(name[gpu], nvswitch, nvlink, latency, count) for gpu, count in most.items() if count]
         if all(most.values()):  # else PCIe leads to the rest
             return Host("nvswitch", gpus | {"switch": "switch"}, sum(links, []), nics)
     else:
@@ -115,7 +115,7 @@ def read(
         above |= dict.fromkeys(group, switch)
     links += [both_ways(name[gpu], above[gpu], rate[gpu], latency) for gpu in table.gpus]
     links += [both_ways(a, b, between_cpus, latency) for a, b in combinations(cpus, 2)]
-    kinds = gpus | dict.fromkeys([*nvswitch, *switches], "switch") | dict.fromkeys(cpus, "cpu")
+    kinds = gpus | dict.fromkeys([*filter(None, [nvswitch]), *switches], "switch") | dict.fromkeys(cpus, "cpu")
     return Host("host", kinds, sum(links, []), nics)
 
 
@@ -136,7 +136,8 @@ def parse(text: str) -> TopoMatrix:
     gpus = tuple(word for word in columns if _GPU.fullmatch(word))
     if len({*columns}) < len(columns):
         raise _refused("column-twice", line=number)
-    codes, affinity = {}, {}
+    codes: dict[tuple[str, str], str] = {}
+    affinity: dict[str, str] = {}
     for number, (gpu, *cells) in ((number, words) for number, words in lines[head + 1 :] if words):
         if not _GPU.fullmatch(gpu):
             continue
@@ -147,8 +148,8 @@ def parse(text: str) -> TopoMatrix:
         row = dict(zip(columns, cells, strict=False))
         for other in gpus:
             if not _CODE.fullmatch(row[other]) or (row[other] == "X") != (gpu == other):
-                words = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
-                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **words)
+                known = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
+                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **known)
         codes |= {(gpu, other): code for other, code in row.items()}
         near = dict(zip(titles[::2], cells[len(columns) :], strict=False)) if "Affinity" in titles else {}
         affinity[gpu] = next((near[title] for title in ("CPU", "NUMA") if near.get(title, "N/A") != "N/A"), "")

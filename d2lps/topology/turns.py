@@ -89,10 +89,12 @@ def _orbits(topology: Topology, image: dict[str, str]) -> "tuple[dict[Link | str
     links = {(link.src, link.dst): link for link in topology.links}
     orbit: dict[Link | str, int] = {}
     sizes: list[int] = []
-    for first in (*links, *topology.limits):
-        place, size = first, 0
-        while (links[place] if isinstance(place, tuple) else place) not in orbit:
-            orbit[links[place] if isinstance(place, tuple) else place] = len(sizes)
-            place, size = (image[place[0]], image[place[1]]) if isinstance(place, tuple) else image[place], size + 1
+    places: list[Link | str] = [*topology.links, *topology.limits]
+    for place in places:
+        size = 0
+        while place not in orbit:
+            orbit[place] = len(sizes)
+            place = links[image[place.src], image[place.dst]] if isinstance(place, Link) else image[place]
+            size += 1
         sizes += [size] if size else []
     return orbit, sizes
