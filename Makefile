@@ -51,8 +51,9 @@ quick: $(ready) ## run only the fast tests; run it often
 	@sh .ci/setup book
 	$(python) -m pytest -m "not slow" -n $(WORKERS)
 
-check: $(ready) ## list everything that has to follow a change of a chapter
+check: $(ready) ## list everything that has to follow a change of a chapter, and check the types
 	$(python) -m course.book check
+	$(python) -m mypy
 
 figures: $(ready) ## draw the figures in img/ again
 	$(python) -m course.book figures

@@ -322,7 +322,7 @@ class Trace:
             amounts[time] = total
         return sorted(amounts.items())
 
-    def peak_memory(self, node: str) -> int:
+    def peak_memory(self, node: str) -> Size:
         """Return the most bytes that a node has at one time: see :meth:`memory`.
 
         Parameters

@@ -39,6 +39,7 @@ def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str
         on_github = address.removeprefix("https://github.com/")
         colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab/{slug}.ipynb"
         links += [link("colab", colab), link("edit", f"{address}/edit/{BRANCH}/chapters/{slug}/{language}.md")]
+        links += [link("report", f"{address}/issues/new?template=sentence.{language}.md")]
     return links
 
 

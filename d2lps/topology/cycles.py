@@ -103,7 +103,7 @@ def _counts(topology: Topology, nodes: tuple[str, ...]) -> dict[Pair, int]:
 
 
 def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int]) -> str:
-    import networkx  # type: ignore[import-untyped]
+    import networkx
 
     graph = networkx.Graph((nodes[i], nodes[j]) for i, j in counts)
     graph.add_nodes_from(nodes)

@@ -20,7 +20,7 @@ AT_THE_TOP = {
     *("chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
     *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
     *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github"),
-    *(".gitattributes", ".gitignore"),
+    *(".editorconfig", ".gitattributes", ".gitignore", ".pre-commit-config.yaml"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -156,6 +157,8 @@ def test_a_repository_brings_links_to_edit_and_copies_for_colab(book):
     page = (site / f"zh/{SLUG}.html").read_text("utf-8")
     assert f"https://github.com/a/b/edit/main/chapters/{SLUG}/zh.md" in page
     assert f"https://colab.research.google.com/github/a/b/blob/gh-pages/zh/colab/{SLUG}.ipynb" in page
+    (template,) = re.findall(r"https://github.com/a/b/issues/new\?template=([\w.-]+)", page)
+    assert (Path(d2lps.__file__).parents[1] / ".github/ISSUE_TEMPLATE" / template).is_file()
     copy = nbformat.read(site / f"zh/colab/{SLUG}.ipynb", as_version=4)
     nbformat.validate(copy)
     assert "git clone -q --depth 1 https://github.com/a/b" in copy.cells[0].source
