@@ -48,7 +48,7 @@ SECONDS = {
     "test_a_script_of_mxnet_runs_after_one_line_is_changed": 8,
     "test_optimizers_take_the_same_steps_and_a_worker_that_is_killed_is_named": 10,
     "test_the_book_passes_every_check": 8,
-    "test_every_public_name_stays_what_it_is_when_every_module_has_been_imported": 8,
+    "test_public_names_keep_their_kinds_after_all_imports": 8,
     "test_a_server_that_is_lost_is_named_by_every_worker": 6,
     "test_a_worker_that_is_killed": 6,
     "test_all_workers_hear_that_one_cannot_reach_the_servers": 6,

@@ -227,7 +227,7 @@ def test_sums_begin_with_the_own_gradient_and_go_on_in_the_order_of_the_workers(
     assert aggregate_at(workers, "cpu").order("g") == added(*workers)
 
 
-def test_a_plan_is_what_one_would_write_by_hand():
+def test_a_plan_equals_one_written_by_hand():
     assert aggregate_at(["a", "b"], "a") == Plan(
         ["a", "b"], {"g": 1}, [[Send("b", "a", "g", "add")], [Send("a", "b", "g", "copy")]]
     )
@@ -565,7 +565,7 @@ def test_the_ring_of_the_texts():
 
 
 @every_n
-def test_the_ring_is_what_one_would_write_by_hand(n):
+def test_the_ring_equals_one_written_by_hand(n):
     assert ring(gpus(n)) == ring_by_hand(gpus(n))
 
 
@@ -673,7 +673,7 @@ def test_a_duration_is_known_without_making_the_events(monkeypatch):
     assert len(trace.step_times()) == trace.steps == 198 and "19800 events" in repr(trace)
 
 
-def test_where_all_messages_of_a_step_are_of_one_size_its_time_is_counted_and_nothing_is_filled(monkeypatch):
+def test_a_step_of_equal_messages_is_timed_without_filling(monkeypatch):
     monkeypatch.setattr(cost, "fluid", None)
     trace = cost.shared(ring(gpus(100)), pcie_server(gpus=100, latency=A), S)
     assert trace.duration == exactly(2 * 99 * ALPHA + both_halves(100) * Fraction(S, B))

@@ -34,7 +34,7 @@ FITTED = ("ring", "naive ring")
 
 
 def on_ranks(n: int, program, *arguments):
-    """What ``program(*arguments)`` returns on rank 0 of ``n`` processes."""
+    """Return the result of ``program(*arguments)`` on rank 0 of ``n`` processes."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     found = context.SimpleQueue()
@@ -62,7 +62,7 @@ def _rank(rank, n, port, found, program, arguments):
     result = program(*arguments)
     if rank == 0:
         found.put(result)
-    time.sleep(1)  # nobody leaves while others still talk to it
+    time.sleep(1)  # no rank leaves while others still send to it
     os._exit(0)
 
 
@@ -154,7 +154,7 @@ def p8(calibration, sizes, repeats):
 
 
 def ceilings():
-    """What bounds everything here: (what, value) lines."""
+    """Return the bounds of this machine: (name, value) lines."""
     carrier = Processes()
     dist.init_process_group("gloo")
     return {"memory, read and written, all ranks copying": _copying(10_000_000), "ranks": carrier.size}

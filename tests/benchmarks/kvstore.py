@@ -60,7 +60,7 @@ DEADLINE = 60.0
 RATES = (800, 400, 200)  # Mbit/s of both directions together: the first at which the link is the limit
 BURST = 256  # KiB that pass at once
 BUSY = 0.6  # share of the processors' time above which they, and not the link, are the limit
-SETTINGS = {  # what is tried for MXNet, one after the other, starting with the first of each: its own defaults
+SETTINGS = {  # settings that are tried for MXNet, starting with its own defaults
     "MXNET_KVSTORE_BIGARRAY_BOUND": ("1000000", "100000", "10000000"),
     "OMP_NUM_THREADS": ("1", "2"),
     "MXNET_CPU_WORKER_NTHREADS": ("1", "2", "4"),

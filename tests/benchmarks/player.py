@@ -1,4 +1,4 @@
-"""What a frame of the player costs: 16 nodes, 60 steps, in the system's Chromium without a GPU.
+"""Measure a frame of the player: 16 nodes, 60 steps, in the system's Chromium without a GPU.
 
     python tests/benchmarks/player.py [--quick]
 

@@ -1,4 +1,4 @@
-"""What replicas cost, and how fast a slot goes on without its primary, on this machine.
+"""Measure the cost of replicas, and how fast a slot recovers from the loss of its primary, on this machine.
 
     python tests/benchmarks/replicas.py [--save] [--quick] [--only time|failover|catch-up|digests]
 

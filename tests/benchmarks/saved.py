@@ -1,4 +1,4 @@
-"""What benchmarks share: their figures as committed data, and how busy this machine is meanwhile."""
+"""Common parts of benchmarks: figures as committed data, and the load of this machine meanwhile."""
 
 import json
 import os

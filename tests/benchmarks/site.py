@@ -1,4 +1,4 @@
-"""The site: how long it takes to build, and what a reader waits for.
+"""Measure the site: the time to build it, and the waiting times of a reader.
 
     python tests/benchmarks/site.py [--save] [--quick]
 
@@ -62,7 +62,7 @@ def building(book: Book) -> list[dict]:
 
 
 def reading(site: Path, turns: int) -> list[dict]:
-    """What a reader waits for, in ms; medians and the longest of some turns."""
+    """Return the waiting times of a reader in ms: medians and the longest of some turns."""
     found: dict[str, list[float]] = {}
     with sync_playwright() as playwright:
         chromium = browser.launch(playwright)

@@ -1,4 +1,4 @@
-"""One training step of a GPT on one GPU: number formats, matrices and memory, and what its streams do at once.
+"""One training step of a GPT on one GPU: number formats, matrices and memory, and the overlap of its streams.
 
     python tests/benchmarks/step.py [--save] [--quick]
 

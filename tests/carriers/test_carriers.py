@@ -69,7 +69,7 @@ BUFFERS = [
     (5, torch.float64),
     (1009, torch.bfloat16),
 ]
-MEMORIES = {  # where the tensors of rank r lie
+MEMORIES = {  # the place of the tensors of rank r
     "ordinary": lambda rank, values: values.clone(),
     "shared": lambda rank, values: SharedMemory.tensor(values),
     "mixed": lambda rank, values: values.clone() if rank % 2 else SharedMemory.tensor(values),
@@ -554,7 +554,7 @@ def test_carriers_that_are_let_go_leave_no_thread_no_file_and_no_connection(kind
 
 def a_segment_outlives_its_maker(rank):
     carrier = rank.carrier(SharedMemory)
-    mine = SharedMemory.tensor(torch.arange(10.0))[2:7:2]  # nobody has the tensor itself any more
+    mine = SharedMemory.tensor(torch.arange(10.0))[2:7:2]  # no name refers to the tensor itself any more
     gc.collect()
     run(ring(carrier.names), mine, carrier)
     return mine.tolist()

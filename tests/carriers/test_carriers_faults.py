@@ -77,7 +77,7 @@ def free_port():
 
 
 def held():
-    """What this process holds of others: connections, and memory that it shares."""
+    """Return the shared resources of this process: connections and shared memory."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text().splitlines()
     return len(psutil.Process().net_connections()), sum("d2lps" in line for line in maps)
@@ -88,7 +88,7 @@ SILENT = rf"gave no sign of life for {DEADLINE:g} s \(dead, stopped or busy\)"
 FIRST = "before the first step"
 WHERE = rf"(in step \d|{FIRST})"
 GONE = "and with it the store in which the 3 processes meet, is gone.*: start them with torchrun or d2lps.ranks"
-FAULTS = {  # which of how many ranks is lost, how, what they do meanwhile, and what is said
+FAULTS = {  # the lost rank, the number of ranks, the cause, the act meanwhile, and the message
     "killed among large tensors": (2, 4, signal.SIGKILL, runs_for_ever, 3_000_000, rf"(died .*|{SILENT}) {WHERE}"),
     "stopped among large tensors": (2, 4, signal.SIGSTOP, runs_for_ever, 3_000_000, rf"{SILENT} {WHERE}"),
     "rank 0 killed": (0, 4, signal.SIGKILL, runs_for_ever, 100, rf"(died .*|{SILENT}) {WHERE}"),
@@ -141,7 +141,7 @@ def test_every_other_rank_names_the_one_that_is_lost_within_twice_the_deadline(k
     assert len({str(lost) for lost, *_ in reports}) == 1 or sentence == GONE
     if kind is Processes and number == signal.SIGKILL:  # its connections close, which takes no deadline
         assert max(when for _, when, *_ in reports) - begin < DEADLINE
-    if woken is not None:  # it hears what the others have agreed on
+    if woken is not None:  # it receives the decision of the others
         assert str(woken) == str(reports[0][0])
 
 
@@ -241,7 +241,7 @@ def is_interrupted(rank, kind, phase):
 
 @each_carrier
 @pytest.mark.parametrize("phase", ["before a run", "in a run"])
-def test_ctrl_c_ends_a_wait_at_once_the_others_hear_who_and_a_new_carrier_works(kind, phase):
+def test_ctrl_c_ends_a_wait_and_names_the_rank_to_the_others(kind, phase):
     fleet = ranks()
     n = fleet.start(is_interrupted, kind, phase, n=3)
     assert [fleet.said(rank) for rank in range(n)] == ["waiting"] * n

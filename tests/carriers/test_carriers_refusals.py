@@ -1,4 +1,4 @@
-"""What carriers refuse: in one sentence that names the thing, on every rank, at once, and nothing hangs."""
+"""Carriers refuse bad input at once, on every rank, in one sentence that names the thing."""
 
 import re
 import socket
@@ -212,7 +212,7 @@ def test_a_carrier_that_is_over_says_why_and_what_to_do_and_a_new_one_works(kind
         assert isinstance(second, RankLost) and second.ranks == (1,)
         assert re.match("rank 1 (ended the run|refused).*To go on, make a new carrier in all processes.", str(second))
         assert str(third[0]) == "this carrier is closed: make a new one, in all processes"
-        assert isinstance(third[1], TensorError)  # what is wrong here is said, though nobody is told
+        assert isinstance(third[1], TensorError)  # a local fault is reported here only
         assert values == [3.0] * 6
 
 
@@ -390,7 +390,7 @@ def no_address(name):
     return str(caught.value)
 
 
-WRONG = {  # what is wrong in the environment, and what is said at once
+WRONG = {  # the fault of the environment, and its message
     "a rank beyond the size": ({"RANK": 3}, "RANK=3 and WORLD_SIZE=2: RANK must be at least 0 and less than WORLD_"),
     "a rank below 0": ({"RANK": -1}, "RANK=-1 and WORLD_SIZE=2: RANK must be"),
     "no rank at all": ({"RANK": 0, "WORLD_SIZE": 0}, "RANK=0 and WORLD_SIZE=0: RANK must be"),

@@ -21,7 +21,7 @@ SIZES = [0, 1, 2, 3, 5, 8, 13, 100, 1009]
 
 
 def expected(plan, tensors):
-    """What every wanting node must have of every key, from ``plan.order`` alone."""
+    """Return the value of every key on every wanting node, from ``plan.order`` alone."""
     cut = plan.slices(next(iter(tensors.values())).numel())
     return {key: added(plan.order(key), tensors, cut[key]) for key in dict.fromkeys(k for _, k, _ in plan.wants)}
 
@@ -62,7 +62,7 @@ def test_integers_wrap_around_as_everywhere_in_torch(dtype):
 
 
 @given(legal_plans(), st.integers(0, 40), st.sampled_from(FLOATS + INTEGERS), st.integers(0, 2**31))
-def test_any_legal_plan_without_updates_does_what_it_says(plan, size, dtype, seed):
+def test_any_sound_plan_without_updates_computes_its_sums(plan, size, dtype, seed):
     if any(updates(step) for step in plan.steps):
         plan = without_updates(plan)
     check_run(plan, gradients(plan, size, dtype, seed))
@@ -242,7 +242,7 @@ def test_nodes_are_dealt_to_the_devices_in_turn_and_cpus_to_main_memory():
 
 
 @pytest.mark.parametrize("make", PLANS.values(), ids=PLANS)
-def test_strided_buffers_are_summed_in_place_and_what_lies_between_is_left_alone(make):
+def test_strided_buffers_are_summed_in_place_without_touching_the_gaps(make):
     plan = make(4)
     strided = {node: torch.full((3 * 50,), 5.0) for node in plan.nodes}
     tensors = {node: buffer[1::3] for node, buffer in strided.items()}
@@ -335,7 +335,7 @@ def test_a_server_changes_only_the_keys_that_it_updates():
     assert weights["gpu0"].tolist() == [-2, -2, 0, 0] and weights["gpu1"].tolist() == [0, 0, -2, -2]
 
 
-def test_the_memory_holds_one_entry_for_each_update_and_what_is_forgotten_begins_anew():
+def test_memory_holds_one_entry_per_update_and_starts_anew_after_it_is_cleared():
     plan = aggregate_at(gpus(2), "gpu0", chunks=2, update=("sgd", {"lr": 1.0, "momentum": 0.5}))
     memory, weights = {}, {"gpu0": torch.zeros(2)}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a process that was killed has left behind goes when the next one comes; what somebody has, stays."""
+"""Files of a killed process are removed by the next one; files in use stay."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-def test_what_a_killed_process_has_left_is_removed_and_not_before(tmp_path):
+def test_leftovers_are_removed_only_after_their_process_is_killed(tmp_path):
     command = [sys.executable, "-c", HOLDS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         paths = holder.stdout.readline().split()
@@ -39,7 +39,7 @@ def test_what_a_killed_process_has_left_is_removed_and_not_before(tmp_path):
     os.close(descriptor)
 
 
-def test_what_somebody_sweeps_before_it_is_held_is_made_again(tmp_path):
+def test_a_file_swept_before_it_is_locked_is_made_again(tmp_path):
     paths = []
 
     def swept_once(**where):
@@ -53,7 +53,7 @@ def test_what_somebody_sweeps_before_it_is_held_is_made_again(tmp_path):
     assert (os.listdir(tmp_path), len(paths)) == ([os.path.basename(path)], 2)
 
 
-def test_only_what_is_left_over_is_removed(tmp_path):
+def test_only_leftovers_are_removed(tmp_path):
     other, link = tmp_path / "d2lps-ranks-1", tmp_path / f"{leftovers.PREFIX}link"
     full = tmp_path / f"{leftovers.PREFIX}full"
     (full / "folder").mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_a_server_holds_the_folder_of_its_socket(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="it is so without being asked for")
-def test_memory_in_a_file_stays_while_somebody_has_it(monkeypatch, tmp_path):
+def test_memory_in_a_file_stays_while_a_process_has_it(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delattr(os, "memfd_create")
     tensor = Segment(4096).tensor(1000, torch.float32)

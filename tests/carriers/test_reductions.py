@@ -1,4 +1,4 @@
-"""What "add" may mean: the reductions by name, those of one's own, and what is refused before anything moves."""
+"""Reductions by name, those of users, and refusals before anything moves."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_every_plan_reduces_in_its_order_with_every_dtype_that_can_be(make, name
             assert bits(tensors[node][cut[key]]) == bits(by_hand), (node, key, dtype)
 
 
-def test_a_maximum_knows_what_is_not_a_number():
+def test_a_maximum_keeps_nan():
     tensors = three(1.0, float("nan"), 2.0)
     run(STAR, tensors, reduce="max")
     assert all(tensor.isnan() for tensor in tensors.values())
@@ -166,7 +166,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_reduced_is_refused_and_nothing_is_half_done(case):
+def test_an_invalid_reduction_is_refused_before_any_change(case):
     like, reduce, sentence = REFUSED[case]
     tensors = {"a": like.clone(), "b": like.clone()}
     with pytest.raises(TensorError) as error:

@@ -1,4 +1,4 @@
-"""Memory that processes share: what lies in it, and what only lies where it was."""
+"""Memory that processes share: tensors inside it, and tensors in the place of an old segment."""
 
 import mmap
 import weakref
@@ -18,7 +18,7 @@ def test_a_tensor_in_a_segment_is_found_where_it_begins():
 
 
 @pytest.mark.parametrize("who", ["nobody", "another segment"])
-def test_what_lies_where_a_segment_was_is_not_in_it(who):
+def test_a_tensor_in_the_place_of_an_old_segment_is_not_in_it(who):
     """Somebody may still name a segment that is unmapped, while others get its addresses."""
     gone, kept = Segment(1 << 20), []
     gone.memory.close()
@@ -35,14 +35,14 @@ def test_what_lies_where_a_segment_was_is_not_in_it(who):
     assert location is None if who == "nobody" else location.inode != gone.inode
 
 
-def test_what_nobody_else_can_open_any_more_is_not_named():
+def test_a_segment_that_no_other_process_can_open_is_not_named():
     segment = Segment(1 << 16)
     tensor = segment.tensor(1000, torch.float32)
     segment.shut()
     assert location_of(tensor) is None
 
 
-def test_a_tensor_keeps_its_segment_and_nobody_else_does():
+def test_only_a_tensor_keeps_its_segment():
     segment = Segment(1 << 16)
     tensor, known = segment.tensor(1000, torch.float32), weakref.ref(segment)
     del segment

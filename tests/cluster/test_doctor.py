@@ -22,7 +22,7 @@ def test_every_finding_says_what_to_do(capsys, monkeypatch):
     assert all(f"{finding['what']:<12} {finding['found']}" in output for finding in findings)
 
 
-def test_a_host_that_calls_itself_loopback_is_told_so(monkeypatch):
+def test_doctor_reports_a_host_whose_name_means_loopback(monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     for address, well in (("127.0.1.1", False), ("10.0.0.7", True)):
         monkeypatch.setattr(doctor.socket, "gethostbyname", lambda name, at=address: at)

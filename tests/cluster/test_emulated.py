@@ -79,7 +79,7 @@ def test_hosts_have_networks_of_their_own(three):
     assert here.isdisjoint(three.address.values())
 
 
-def test_what_programs_say_is_shown_with_their_host(three, capfd):
+def test_output_of_programs_is_shown_with_their_host(three, capfd):
     ended = three.run(["sh", "-c", "echo here; echo $HOME-there >&2"], hosts=["host0", "host2"], env={"HOME": "x"})
     assert [(each.host, each.rank, each.status, each.output) for each in ended] == [
         ("host0", 0, 0, "here\nx-there\n"),
@@ -90,7 +90,7 @@ def test_what_programs_say_is_shown_with_their_host(three, capfd):
     )
 
 
-def test_a_program_that_fails_is_named_with_what_it_said(three):
+def test_a_failed_program_is_named_with_its_output(three):
     with pytest.raises(RunFailed, match="server0, rank 3, ended with 3.*\nlast words") as failed:
         three.run(["sh", "-c", "[ $RANK = 3 ] && echo last words && exit 3; true"])
     assert [getattr(each, "status", None) for each in failed.value.results[:3]] == [0, 0, 0]
@@ -142,10 +142,10 @@ def test_what_does_not_end_is_ended(three):
         threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 
     three.run(leaves_something)
-    assert soon(three, [3, 2, 2, 2])  # the first, the one that counts; where all meet
+    assert soon(three, [3, 2, 2, 2])  # the first, the one that counts; the meeting place
 
 
-def test_a_flood_is_cut_off_and_stops_nobody(three):
+def test_a_flood_of_output_is_cut_off_and_delays_no_host(three):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         assert three.run(lambda: print("x" * 5_000_000) or 1, hosts=["host0", "host1"]) == [1, 1]
@@ -209,7 +209,7 @@ def trains(rounds):
 
 
 @pytest.mark.fault("F2", "host killed, with a worker, and a server that has a copy on another")
-def test_a_host_is_killed_with_its_worker_and_its_server_and_the_others_go_on(tmp_path):
+def test_training_continues_after_a_host_is_killed_with_its_worker_and_server(tmp_path):
     """It ends as if its power were cut: nobody is told. They speak TLS."""
     shown = {"CERTIFICATE": "node.pem", "KEY": "node.key", "AUTHORITY": "authority.pem"}
     for name in shown.values():
@@ -329,7 +329,7 @@ def test_the_order_of_hosts_decides_how_much_passes_the_spine(racks, order, cros
 
 
 @pytest.mark.parametrize("rack", ["0123", "4567"])
-def test_what_stays_in_a_rack_does_not_pass_its_uplink(racks, rack):
+def test_traffic_inside_a_rack_does_not_pass_its_uplink(racks, rack):
     assert max(measured(racks, rack, 4_000_000)[1].values()) < 50_000
 
 
@@ -398,7 +398,7 @@ def test_links_are_reshaped_cut_and_healed_and_a_host_is_killed():
         assert len(hosts.run(me, hosts=["host0", "host1"])) == 2
 
 
-# ---------------------------------------------------------------- what is left
+# ---------------------------------------------------------------- leftovers
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ def test_nothing_is_left_of_a_notebook_that_is_killed(user, left):
     assert gone(left)
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -484,12 +484,12 @@ def test_nothing_is_left_of_a_notebook_that_is_killed(user, left):
         ({"racks": 2, "uplink": "900 kbit/s"}, "from 125 kB/s"),
     ],
 )
-def test_what_cannot_be_is_refused(options, said):
+def test_invalid_input_is_refused(options, said):
     with pytest.raises(ClusterError, match=said):
         cluster.emulated(**options)
 
 
-def test_where_it_cannot_be_a_sentence_says_so(monkeypatch):
+def test_a_machine_without_namespaces_is_refused_in_a_sentence(monkeypatch):
     with pytest.raises(UnitError):
         cluster.emulated(bandwidth=400)
     with pytest.raises(TopologyError, match="hosts in one rack have no uplink"):
@@ -504,7 +504,7 @@ def test_where_it_cannot_be_a_sentence_says_so(monkeypatch):
         cluster.emulated()
 
 
-def test_what_cannot_be_run_is_refused(three, tmp_path):
+def test_an_invalid_program_is_refused(three, tmp_path):
     for what, options, said in [
         (me, {"hosts": ["host7"]}, "no host 'host7'; there are host0"),
         (me, {"per_host": 0}, "per_host = 0"),

@@ -34,7 +34,7 @@ def pods() -> dict:
 
 
 def by_ssh() -> str:
-    """What the loop runs on each host."""
+    """Return the command that the loop runs on each host."""
     said = subprocess.run(["bash", "-c", f'ssh() {{ echo "$2"; }}\n{SSH}'], capture_output=True, text=True, check=True)
     first, second = said.stdout.splitlines()
     assert first == second
@@ -42,7 +42,7 @@ def by_ssh() -> str:
 
 
 def by_slurm() -> str:
-    """What the script runs on each host: ``srun`` starts the same there."""
+    """Return the command that the script runs on each host: ``srun`` starts the same there."""
     commands = "scontrol() { printf 'host0\\nhost1\\n'; }\nsrun() { printf '%q ' \"${@:3}\"; }\n"
     env = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "host[0-1]", "SLURM_CPUS_PER_TASK": "16"}
     done = subprocess.run(["bash", "-euc", commands + SLURM], env=env, capture_output=True, text=True, check=True)
@@ -50,7 +50,7 @@ def by_slurm() -> str:
 
 
 def in_kubernetes() -> str:
-    """What the manifest runs in each pod, with the variables that the operator sets."""
+    """Return the command that the manifest runs in each pod, with the variables that the operator sets."""
     master, worker = (pod["containers"][0]["command"] for pod in pods().values())
     assert master == worker
     return re.sub(r"\$\((\w+)\)", lambda found: OPERATOR[found[1]], shlex.join(master).replace("'", ""))

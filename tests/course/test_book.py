@@ -1,4 +1,4 @@
-"""A chapter's sources become three notebooks: what is read, what is refused, and what is written."""
+"""A chapter's sources become three notebooks: reading, refusals and writing."""
 
 import json
 import re
@@ -256,7 +256,7 @@ def test_a_magic_is_a_comment_in_the_lesson_and_a_magic_in_the_notebook(book, ca
     assert compile(lesson, LESSON, "exec")
 
 
-def test_a_magic_out_of_place_is_told(book, capsys):
+def test_a_misplaced_magic_is_reported(book, capsys):
     edit(book, LESSON, "# %% last\n", "# %% last\nx = 1\n# %%px\n# A comment stays one.\n")
     assert [str(finding).split("\n")[0] for finding in check_chapter(book, SLUG) if finding.check == "lesson"] == [
         "fail  turn  lesson: the cell 'last' holds %%px, which is for a cell's first line; put `# %% cell-id` above it",
@@ -358,7 +358,7 @@ about = { en = "About the last.", vi = "Về thứ cuối.", zh = "关于最后�
 """
 
 
-def test_a_chapter_says_what_it_needs_and_what_comes_next(book):
+def test_a_chapter_names_its_requirements_and_the_next_chapter(book):
     (book.chapters / "toc.toml").write_text(THREE, "utf-8")
     book = Book(book.root)
     slugs, page = list(book.contents), "{}.html".format
@@ -427,7 +427,7 @@ def outputs(*kinds):
     return made
 
 
-def test_outputs_are_compared_by_kind_and_errors_are_told():
+def test_outputs_are_compared_by_kind_and_errors_are_reported():
     assert same_outputs(outputs("stream", "image/png"), outputs("stream", "stream", "image/png")) == []
     assert same_outputs(outputs("stream"), outputs("stream", "text/html")) == [
         "a: outputs ['stdout'] and ['stdout', 'display_data text/html']"

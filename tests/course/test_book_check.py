@@ -1,4 +1,4 @@
-"""Every check, on a chapter that is wrong in one place: what is found, where, and how it is mended."""
+"""Each check, on a chapter with one fault: the finding, its place and its remedy."""
 
 import pytest
 from helpers.small_book import EN, LESSON, SLUG, VI, ZH, edit, small
@@ -26,7 +26,7 @@ def found(book) -> list[str]:
     ]
 
 
-# One change of a right book in two lines: the file, what stands there and what takes its place (¶ ends a line, ∅ is
+# One change of a right book in two lines: the file, the old text and the new one (¶ ends a line, ∅ is
 # nothing), and under it the first line of the finding.
 CHANGES = """
 # 1 the same shape
@@ -272,7 +272,7 @@ def test_a_wrong_place_is_found(book, name, old, new, finding):
     assert finding in found(book)
 
 
-# What looks wrong and is right: the same line in the three languages.
+# Lines that look wrong and are right, in the three languages.
 RIGHT = {
     "names and units": ["Ethernet, 100\u00a0Gbit/s"] * 3,
     "a word that begins like a unit": ["128 examples", "128 mẫu", "128 个样本"],
@@ -334,7 +334,7 @@ def test_warnings_alone_pass(book):
     assert main(["--root", str(book.root), "check"]) == 0
 
 
-def test_a_chapter_that_cannot_be_built_is_told_fault_by_fault(book):
+def test_a_chapter_that_cannot_be_built_is_reported_fault_by_fault(book):
     edit(book, VI, "[[last]]\n", "")
     edit(book, ZH, "[[cite:li-2014]]", "[[cite:li-2041]]")
     assert [(finding.check, finding.section, finding.languages) for finding in check_chapter(book, SLUG)] == [
@@ -370,7 +370,7 @@ def test_exercise_texts_have_the_same_shape_in_every_language(book):
         (MESSAGES["vi"], "gửi", "đang gửi", ["turn"]),
     ],
 )
-def test_whatever_changes_makes_its_section_stale(book, name, old, new, sections):
+def test_each_change_makes_its_section_stale(book, name, old, new, sections):
     edit(book, name, old, new)
     stale = [finding for finding in check_chapter(book, SLUG) if finding.check == "agreed"]
     assert [finding.section for finding in stale] == sections
@@ -438,7 +438,7 @@ def test_a_notebook_that_the_sources_do_not_give_is_found(book):
     ]
 
 
-def test_a_figure_that_is_not_what_is_drawn_is_found_and_drawn_again(book, capsys):
+def test_a_stale_figure_is_found_and_drawn_again(book, capsys):
     drawing = 'def star():\n    return "<svg>star</svg>"\n\n'
     drawing += 'def new_one():\n    return _plain()\n\ndef _plain():\n    return "<svg/>"\n'
     (book.folder(SLUG) / "figures.py").write_text(drawing, "utf-8")

@@ -37,7 +37,7 @@ def sources(book) -> dict[str, str]:
 
 
 def changed(book, **edits):
-    """What the sources are expected to be: the first ones, with some replaced."""
+    """Return the expected sources: the first ones, with some replaced."""
     return {name: FILES[name] for name in (LESSON, EN, VI, ZH)} | edits
 
 

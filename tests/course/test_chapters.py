@@ -174,7 +174,7 @@ def test_chapter_00_can_be_read_in_15_minutes():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_01(executed, language):
     book = executed("01-data-parallelism", language)
-    assert "60" not in shown(book, "predicted") and "GPU 0" in shown(book, "guess")  # nobody has guessed
+    assert "60" not in shown(book, "predicted") and "GPU 0" in shown(book, "guess")  # before a guess
     folded = page(book, "predicted").partition("<details>")[2]
     assert re.findall(r">([\d.]+ [mµ]s)<", folded) == ["20 ms", "60 ms", "20 ms", "80 ms", "5 ms", "15 ms"]
     rows = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "chunks").splitlines()[1:]]
@@ -272,7 +272,7 @@ def test_the_numbers_of_chapter_03(executed, language):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_04(executed, language):
     book = executed("04-key-value-store", language)
-    assert "1111" not in shown(book, "scratch-run")  # nobody has guessed
+    assert "1111" not in shown(book, "scratch-run")  # before a guess
     assert shown(book, "local").count("1111.0") == 8 and shown(book, "device").count("1111.0") == 4
     assert shown(book, "loop-cluster") == str([shown(book, "loop-local").strip("'")] * 3)
     assert shown(book, "all-reduce") == str(([85.0] * 4, [85.0] * 4))

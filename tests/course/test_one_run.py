@@ -113,7 +113,7 @@ def test_each_reader_sees_their_own_words(books):
 
 
 @pytest.mark.slow
-def test_what_lines_up_words_does_so_in_each_language(books):
+def test_columns_of_words_line_up_in_each_language(books):
     assert [books[name]["late"] for name in LANGUAGES] == ["Play--|", "Phát--|", "播放----|"]
     for name in LANGUAGES:
         head, *rows = books[name]["table"].splitlines()[:3]
@@ -122,7 +122,7 @@ def test_what_lines_up_words_does_so_in_each_language(books):
 
 
 @pytest.mark.slow
-def test_what_a_cell_does_is_done_once_and_the_readers_language_is_in_force_again(books):
+def test_a_cell_acts_once_and_restores_the_readers_language(books):
     """Also after something that cannot be shown."""
     for name in LANGUAGES:
         assert books[name]["after"].split("\n")[0] == "('en', ['en', 'vi', 'zh'], [1])"
@@ -135,7 +135,7 @@ def test_a_cell_that_raises_is_not_hidden(tmp_path):
         execute(tmp_path)
 
 
-def test_marked_texts_are_what_they_were():
+def test_marked_texts_keep_their_values():
     for texts in (["a", "b", "c"], ["a\nb", "c\nd", "e\nf"], ["a", "b\nc", "d"], ["", "x", ""], ["4", "4", "4"]):
         for number, name in enumerate(LANGUAGES):
             assert unmarked({"x": [f"1 {marked(texts)} {marked(texts)}", 2]}, name) == {

@@ -308,7 +308,7 @@ def _last(of: threading.ExceptHookArgs) -> str:
     return f"{of.exc_type.__name__} in {place.tb_frame.f_code.co_qualname}: {of.exc_value}"
 
 
-# ---------------------------------------------------------------- what is left
+# ---------------------------------------------------------------- leftovers
 
 
 def gone(pids, seconds=10) -> bool:

@@ -1,4 +1,4 @@
-"""Frames as bytes: what a channel sends, what it makes of bytes, and headers of any kind."""
+"""Frames as bytes: sent by a channel, read by a channel, and headers of any kind."""
 
 import socket
 import struct

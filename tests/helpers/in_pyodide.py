@@ -59,7 +59,7 @@ class English:
         speak("en")
 
 
-# What needs torch, and two tests that nest lists too deep for the stack of WebAssembly.
+# Tests that need torch, and two that nest lists too deep for the stack of WebAssembly.
 LEFT_OUT = "not torch and not what_is_not_even_json and not what_is_not_a_trace"
 OPTIONS = f"--noconftest|-c|/dev/null|-p|no:cacheprovider|-p|no:faulthandler|-m|not slow|-k|{LEFT_OUT}"
 warnings = ["-W", "error::DeprecationWarning:d2lps", "-W", "ignore::pytest.PytestUnknownMarkWarning"]

@@ -40,7 +40,7 @@ def lab(folder: Path, language: str, before: str) -> Iterator[str]:
     """
     for part in ("chapters", "img"):
         shutil.copytree(ROOT / part, folder / part)
-    # A home of its own: neither the settings of whoever runs the tests nor an open session of theirs.
+    # A home of its own: neither the settings nor an open session of the user who runs the tests.
     home = {
         "JUPYTER_CONFIG_DIR": "config",
         "JUPYTER_DATA_DIR": "data",

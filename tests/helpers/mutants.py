@@ -131,7 +131,7 @@ def run(test: str, folder) -> list[BaseException]:
             if call.excinfo:
                 failures.append(call.excinfo.value)
 
-    # The run around this one looks for what nobody could raise; to look for it here collects all garbage twice.
+    # The run around this one looks for unraisable exceptions; a search here would collect all garbage twice.
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "faulthandler", "unraisableexception", "xdist")]
     pytest.main([test, *without, "-otimeout=0", f"--basetemp={folder}", "-x"], plugins=[Watch()])
     return failures

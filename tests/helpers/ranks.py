@@ -33,7 +33,7 @@ FORKED.set_forkserver_preload(
     ]
 )
 PATIENCE = 30.0  # seconds, the deadline of a carrier whose ranks all live: a loaded machine may keep one waiting
-DEADLINE = 4.0  # seconds, where a rank dies or stops and the test waits until the others notice
+DEADLINE = 4.0  # seconds, if a rank dies or stops and the test waits until the others notice
 
 
 class Rank(NamedTuple):

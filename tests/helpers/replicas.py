@@ -1,4 +1,4 @@
-"""Wrong ways to replicate, each by what it does not do: the simulation has to notice every one."""
+"""Wrong ways to replicate, named by the omitted step: the simulation must notice each."""
 
 from d2lps.kvstore.replication import Part, Replica, Requests, View
 from d2lps.kvstore.replication.messages import (
@@ -120,7 +120,7 @@ class TrustsAnOldAnswer(Replica):
 
 
 class RefusesUnsure(Replica):
-    """What it knows is what holds."""
+    """Its knowledge counts as the truth."""
 
     def _on_confirm(self, worker, confirm, now):
         self._send(worker, Done(confirm.view, confirm.id, None))
@@ -187,7 +187,7 @@ class DoesAgain(Replica):
 
 
 class PassesEarly(Replica):
-    """Who comes to a barrier last hears at once that all have come."""
+    """The last one at a barrier gets the news at once that all have come."""
 
     def _on_meet(self, worker, meet, now):
         super()._on_meet(worker, meet, now)
@@ -234,7 +234,7 @@ class ForgetsWhatItFollowed(Replica):
 
 
 class AlwaysPromotes(Replica):
-    """Whoever hears nothing makes itself the primary, member or not."""
+    """A server that gets no message makes itself the primary, member or not."""
 
     def tick(self, now):
         members = self.view.members
@@ -284,11 +284,11 @@ WRONG = [
     for each in [*globals().values()]
     if isinstance(each, type) and issubclass(each, (*KINDS,)) and each.__module__ == __name__
 ]
-# What shows these is too rare to wait for: tests of their own make it.
+# Random schedules show these too rarely: separate tests provoke them.
 TOO_RARE = {TakesOldCommands, AnswersInAnyView, TellsOfLossEarly, CountsTwoRoundsAhead}
 TOO_RARE |= {AnswersUnsure, TrustsAnOldAnswer, AsksOnlyMembers, RefusesUnsure}
 
 
 def made(wrong: type) -> dict[str, type]:
-    """What a World takes, with ``wrong`` in its place."""
+    """Return the arguments of a World, with ``wrong`` in its place."""
     return {next(name for kind, name in KINDS.items() if issubclass(wrong, kind)): wrong}

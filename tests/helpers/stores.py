@@ -8,7 +8,7 @@ from d2lps.kvstore.calls import Call
 
 
 def each(stores, work, *arguments, patience=60):
-    """What ``work(store, *arguments)`` returns or raises for each worker, each in a thread of its own."""
+    """Return the result or error of ``work(store, *arguments)`` for each worker, each in a thread of its own."""
     found = [None] * len(list(stores))
 
     def one(store):

@@ -172,7 +172,7 @@ def made(monkeypatch):
     return names
 
 
-# ---------------------------------------------------------------- what is meant to be executed, or costs much to read
+# ---------------------------------------------------------------- malicious or costly input
 
 
 class Canary:

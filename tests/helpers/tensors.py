@@ -1,4 +1,4 @@
-"""Plans, dtypes and values to run them on, and what is compared: every bit."""
+"""Plans, dtypes and values for runs that are compared bit by bit."""
 
 import torch
 

@@ -128,7 +128,7 @@ def repeated_ring(count: int, rounds: int) -> Plan:
 
 
 def heavy() -> dict[str, Trace]:
-    """What gives a player most to do, by name."""
+    """Return the traces that give a player the most work, by name."""
     server = pcie_server(gpus=16)
     around = cost.shared(repeated_ring(16, 2), server, "160 MB")
     everyone = sharded([f"gpu{i}" for i in range(16)])

@@ -344,7 +344,7 @@ def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
     assert waiting[0][0].value[0] == staleness + 1 + 4
 
 
-# ---------------------------------------------------------------- what is refused changes nothing
+# ---------------------------------------------------------------- refusals changes nothing
 
 
 @pytest.mark.parametrize("nan", ["propagate", "reject", "skip"])

@@ -15,7 +15,7 @@ NODES = ("rank0", "rank1", "rank2", "rank3")
 
 
 def seconds_on(place, nodes):
-    """What each measurement would take on a machine that is exactly ``place``, eight times over."""
+    """Return the seconds of each measurement on a machine that is exactly ``place``, eight times over."""
     return {
         (what, size(s)): [cost.shared(plan, place, size(s)).duration] * 8
         for what, plan in _plans(nodes).items()

@@ -124,7 +124,7 @@ def assert_right(id, answer, verdicts):
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=marks(id)) for id in IDS])
-def test_the_solution_passes_also_if_it_empties_what_it_was_given(id):
+def test_the_solution_passes_even_if_it_empties_its_arguments(id):
     answer = texts_of(id).solution()
     verdicts = judged(id, answer if id in LONG else greedy(id))
     assert_right(id, answer, verdicts)

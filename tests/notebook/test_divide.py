@@ -30,7 +30,7 @@ def test_it_shows_the_memory_the_seconds_and_the_interval_of_the_formulas():
     assert show_seconds(sum(parts.values()) * wider) in said(lab)
 
 
-def test_what_cannot_be_done_is_said_in_one_sentence():
+def test_an_impossible_division_is_refused_in_one_sentence():
     lab = divide("gpt-39.1b", 64, (16, 64))
     lab.controls["t"].value = 16
     lab.controls["p"].value = 8

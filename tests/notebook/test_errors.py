@@ -59,7 +59,7 @@ def test_a_reader_sees_the_lines_of_their_cell_and_the_sentence(notebook):
     assert (sentence, told) == (SENTENCE, TOLD)
 
 
-def test_whoever_asks_sees_the_whole_traceback_and_an_error_raised_again_is_brief_again(notebook):
+def test_tb_shows_the_whole_traceback_and_the_next_error_is_brief(notebook):
     notebook.raised(WRONG)
     whole = notebook.raised("%tb")
     assert "hosts.py" in whole and "units.py" in whole and "----> 7 place(" in whole and SENTENCE in whole

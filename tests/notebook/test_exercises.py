@@ -85,7 +85,7 @@ def test_the_messages_have_the_same_keys_and_placeholders():
         ("zh", [f"显示提示 {i}（共 4 条）" for i in (1, 2, 3, 4)]),
     ],
 )
-def test_a_hint_is_shown_to_whoever_asks_and_to_nobody_by_trial(language, labels):
+def test_hints_are_shown_on_request_only(language, labels):
     d2lps.speak(language)
     rungs = texts_of("own-gpu").ladder
     seen = [check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0")) for _ in range(5)]
@@ -219,7 +219,7 @@ def test_the_examples_in_graders_run(path):
     assert not examples.failed
 
 
-def test_graders_import_what_is_handed_on_and_nothing_private():
+def test_graders_import_only_public_names():
     assert len(GRADERS) >= 9
     for path in GRADERS:
         for module, name in imports_of(path):
@@ -276,7 +276,7 @@ def fails_at_three(gpus):
         (lambda gpus: Plan(gpus, {"g": 1}, sharded(gpus).steps), "unknown-name", "g1"),
     ],
 )
-def test_whatever_an_answer_does_becomes_a_sentence(answer, mistake, part):
+def test_each_behavior_of_an_answer_becomes_a_sentence(answer, mistake, part):
     verdict = check_exercise("own-gpu", answer)
     assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence
     assert part in verdict.sentence and verdict.hint
@@ -301,7 +301,7 @@ def test_an_endless_answer_is_stopped():
             beats.append(len(gpus))
             clock.sleep(0.001)
 
-    check_exercise("own-gpu", sharded)  # what it imports takes longer than the answer for n = 4
+    check_exercise("own-gpu", sharded)  # its imports take longer than the answer for n = 4
     began = clock.monotonic()
     verdict = check_exercise("own-gpu", endless, deadline=1.0)
     assert clock.monotonic() - began < 5
@@ -366,7 +366,7 @@ def owned_by_float(gpus):
     return Plan(gpus, {f"<{j}>": 1 / len(gpus) for j in range(len(gpus))}, [])
 
 
-def test_what_an_answer_says_is_not_html():
+def test_text_of_an_answer_is_not_html():
     def nasty(gpus):
         raise ValueError("<script>alert(1)</script>")
 

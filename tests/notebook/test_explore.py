@@ -103,7 +103,7 @@ def test_a_strategy_that_fails_says_why_and_the_others_go_on():
 
 
 @pytest.mark.slow
-def test_what_would_take_long_to_draw_is_told_in_numbers():
+def test_large_plans_are_shown_as_numbers():
     lab = explore({"shards": sharded}, gpus=16)
     assert lab.player is not None
     lab.set(chunks=4)
@@ -115,7 +115,7 @@ def test_what_would_take_long_to_draw_is_told_in_numbers():
     assert lab.player is not None
 
 
-def test_where_it_begins_need_not_be_where_a_slider_stops():
+def test_a_start_value_may_lie_between_two_stops_of_a_slider():
     lab = explore(gpus=3, chunks=3, nbytes="100 MB", bandwidth="10 GB/s")
     assert lab.controls["nbytes"].label == "100 MB" and lab.controls["bandwidth"].label == "10 GB/s"
     assert lab.controls["chunks"].value == 3 and times(lab)["CPU"] == 40
@@ -133,7 +133,7 @@ def test_where_it_begins_need_not_be_where_a_slider_stops():
         ({"chunks": 0}, PlanError),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, error):
+def test_invalid_input_is_refused(wrong, error):
     with pytest.raises(error):
         explore(**wrong)
 

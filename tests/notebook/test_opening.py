@@ -24,7 +24,7 @@ def test_a_chapter_that_is_not_there():
         d2lps.opening("99")
 
 
-def test_what_chapter_01_asks_is_told_neither_by_the_first_pages_nor_by_an_opening():
+def test_no_first_page_or_opening_answers_the_question_of_chapter_01():
     root = CHAPTERS.parent
     files = [*root.glob("README*.md"), root / "img/race.svg", *CHAPTERS.glob("front/*.md")]
     texts = [file.read_text("utf-8") for file in files] + [repr(d2lps.opening(chapter)) for chapter in ("00", "01")]

@@ -44,7 +44,7 @@ def test_lines_have_colours_that_no_node_has_and_stand_out():
             assert contrast(colour, THEME["paper"][theme]) >= 4.5
 
 
-def test_it_is_said_in_words_and_the_same_every_time():
+def test_a_plot_has_the_same_description_each_time():
     assert words(figure()) == "ms · c · × 3, × 2, × 1, × 0.5"
     assert f'aria-label="{words(figure())}"' in as_html(figure())
     assert as_html(figure()) == as_html(figure())

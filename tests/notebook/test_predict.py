@@ -1,4 +1,4 @@
-"""Predictions: nobody passes one by accident, bad entries are refused in a sentence, and a guess is kept."""
+"""Predictions: no cell passes one by accident, bad entries are refused in a sentence, and a guess is kept."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ def said(revealed) -> str:
     return re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", revealed._repr_html_()))
 
 
-# ---------------------------------------------------------------- what is entered
+# ---------------------------------------------------------------- entries
 
 BAD = [
     ("80 ms", "with-unit"),
@@ -67,7 +67,7 @@ BAD = [
 
 @pytest.mark.parametrize("entry, reason", BAD, ids=[f"{entry!r}" for entry, _ in BAD])
 @pytest.mark.parametrize("spoken", LANGUAGES)
-def test_what_cannot_be_meant_is_refused_in_a_sentence_and_never_taken(entry, reason, spoken, place):
+def test_an_impossible_entry_is_refused_in_a_sentence(entry, reason, spoken, place):
     speak(spoken)
     with pytest.raises(PredictionError) as refused:
         predict("race", ASKED, guess=RIGHT | {"CPU": entry})
@@ -78,7 +78,7 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence_and_never_taken(entry, re
     assert workspaces.contents(place) == {} and predict("race", ASKED).guess is None
 
 
-def test_the_sentence_names_what_was_entered_and_the_way_out():
+def test_the_sentence_names_the_entry_and_the_way_out():
     for entry, words in {
         "80 ms": "CPU: 80 ms is more than a number. The field is already in ms: write only the number of ms.",
         0.015: "CPU: 0.015 ms is so little that you may have meant another unit. The field is in ms; "
@@ -102,7 +102,7 @@ def test_a_prediction_that_no_chapter_knows_has_no_range():
 
 
 @pytest.mark.parametrize("guess", [{"CPU": 80}, RIGHT | {"TPU": 1}, 60, [60, 80, 15], {}])
-def test_a_guess_names_what_was_asked(guess):
+def test_a_guess_must_name_the_questions(guess):
     with pytest.raises(PredictionError) as refused:
         predict("race", ASKED, guess=guess)
     assert refused.value.reason == "other-names"
@@ -126,7 +126,7 @@ def test_what_is_asked_has_units(asked):
 
 
 @pytest.mark.parametrize("guess", [None, dict.fromkeys(ASKED), dict.fromkeys(ASKED, "")])
-def test_where_nobody_has_guessed_the_answer_is_hidden(guess, place):
+def test_the_answer_is_hidden_until_a_guess(guess, place):
     race = predict("race", ASKED, guess=guess)
     assert repr(race).endswith("You have not guessed yet.")
     revealed = race.reveal(RIGHT)
@@ -218,7 +218,7 @@ def test_it_is_named_in_the_language_of_the_reader(spoken):
 ASKING = re.compile(r'predict\(\s*"([\w-]+)", (\{.*?\})', re.S)
 
 
-def test_the_chapters_know_what_they_ask():
+def test_each_prediction_of_a_chapter_has_its_questions():
     """Names as in the lesson, three languages, and no wrong number that is near another or cannot be entered."""
     asked = {}
     for lesson in CHAPTERS.glob("*/lesson.py"):
@@ -341,7 +341,7 @@ def test_nothing_is_committed_before_every_field_can_be_meant(place):
     assert not any(field.disabled for field in form.entries.values())
 
 
-def test_a_commitment_shows_what_was_hidden_and_closes_the_fields(place):
+def test_a_commitment_shows_the_answer_and_closes_the_fields(place):
     race = predict("race", ASKED)
     form, revealed = fields(race), race.reveal(RIGHT)
     updates = []

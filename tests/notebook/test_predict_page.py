@@ -48,7 +48,7 @@ def form(name="race", asked=ASKED, right=RIGHT, **columns) -> str:
 def opened(chromium, tmp_path):
     """Opens a form as a page that asks the network for nothing, in a browser that has kept nothing."""
     asked, wrong = [], []
-    own = chromium.new_context(viewport={"width": 360, "height": 900})  # forgetting what others kept may come late
+    own = chromium.new_context(viewport={"width": 360, "height": 900})  # clearing the storage of others may come late
 
     def open_it(shown: str, before: str = "", **media):
         (tmp_path / "page.html").write_text(PAGE % shown, "utf-8")
@@ -133,7 +133,7 @@ def test_a_logarithmic_scale_is_the_same_with_and_without_a_kernel(opened):
     assert all("repeating-linear-gradient" in cut for cut in cuts)
 
 
-def test_until_then_nobody_sees_it_and_it_can_be_asked_for(opened):
+def test_the_answer_is_invisible_until_requested(opened):
     page = opened(form())
     told = page.locator("main").aria_snapshot()
     assert 'textbox "GPU 0 ms"' in told and 'button "That is my guess"' in told
@@ -142,7 +142,7 @@ def test_until_then_nobody_sees_it_and_it_can_be_asked_for(opened):
     assert "80 ms" in seen(page) and page.evaluate("localStorage.length") == 0
 
 
-def test_where_no_script_runs_there_is_a_sentence_and_nothing_to_fill_in(chromium, tmp_path):
+def test_without_scripts_there_is_a_sentence_and_no_field(chromium, tmp_path):
     (tmp_path / "page.html").write_text(PAGE % form(), "utf-8")
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -172,7 +172,7 @@ def test_what_was_guessed_in_a_kernel_is_not_asked_again():
     assert "<script" not in made._repr_html_() + made.reveal(RIGHT)._repr_html_()
 
 
-# ---------------------------------------------------------------- what is entered
+# ---------------------------------------------------------------- entries
 
 
 def test_bad_entries_have_their_sentence_beside_them_and_nothing_is_taken(opened):
@@ -299,7 +299,7 @@ def test_a_guess_is_kept_by_the_browser_also_for_other_languages(opened, tmp_pat
         ),
     ],
 )
-def test_what_says_nothing_sensible_is_no_guess(opened, kept):
+def test_an_unreadable_entry_is_no_guess(opened, kept):
     page = opened(form(), f"localStorage.setItem('d2lps-guess-race', {json.dumps(kept)})")
     assert seen(page, "[role=status]") == "You have not guessed yet." and page.locator(".d2lps-answer").count() == 0
 

@@ -77,7 +77,7 @@ def test_it_is_shown_per_chapter_in_every_language(spoken, words, place):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\0"])
-def test_a_spoilt_file_is_not_passed_and_stops_nobody(content, place):
+def test_a_spoilt_file_counts_as_unsolved_and_raises_nothing(content, place):
     check_exercise("own-gpu", sharded)
     (place / "passed-own-gpu.json").write_text(content, "utf-8")
     assert passed() == []

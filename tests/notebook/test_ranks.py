@@ -1,4 +1,4 @@
-"""``d2lps.ranks`` and ``%%px``, as a notebook uses them; the same carriers under torchrun; nobody is left behind."""
+"""``d2lps.ranks`` and ``%%px``, as a notebook uses them; the same carriers under torchrun; no process stays."""
 
 import os
 import re
@@ -67,7 +67,7 @@ class Notebook:
         return self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
 
     def says(self, source: str) -> str:
-        """What a cell prints, shows and raises, as plain text."""
+        """Return the outputs and errors of a cell, as plain text."""
         texts = [
             output.get("text")
             or output.get("data", {}).get("text/plain")
@@ -139,7 +139,7 @@ def test_the_trace_of_rank_0_plays_in_the_notebook_and_from_the_rank(notebook):
     assert notebook.says('ranks[2]["x"] = 7; ranks[2]["x"], ranks[2]') == "(7, <rank 2 of 4>)"
 
 
-def test_what_all_say_is_said_once(notebook):
+def test_output_shared_by_all_ranks_is_shown_once(notebook):
     assert notebook.says("%%px\nprint('same')\nwarnings.warn('again')\n1 + 1").count("UserWarning: again") == 1
     assert notebook.says("%%px\nprint('same')\n1 + 1") == "same\n2"
     assert (
@@ -217,7 +217,7 @@ def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook
         ({"count": 2, "deadline": 0.01}, "2 ranks did not start within 0.01 s"),
     ],
 )
-def test_what_cannot_be_is_told(given, sentence):
+def test_invalid_arguments_are_refused(given, sentence):
     before = psutil.Process().children()
     with pytest.raises(ProcessesError, match=sentence):
         d2lps.ranks(**given)
@@ -289,7 +289,7 @@ def test_the_same_program_runs_under_torchrun(tmp_path):
     assert re.findall(r"<Trace: ([^,]+), (\d+) events", done.stdout) == [("gloo ×3", "12"), ("shared memory ×3", "12")]
 
 
-def test_a_port_in_use_is_told(monkeypatch):
+def test_a_port_in_use_is_refused(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         for setting in "RANK=0", "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}":

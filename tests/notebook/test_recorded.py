@@ -22,7 +22,7 @@ def test_a_result_of_this_machine_is_the_result_and_says_nothing(capsys):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_without_mxnet_chapter_04_shows_what_was_kept_and_says_from_where(language, capsys):
+def test_without_mxnet_chapter_04_shows_recorded_results_with_their_source(language, capsys):
     kept = json.loads((CHAPTERS / "04-key-value-store/recorded.json").read_text("utf-8"))["mxnet"]
     speak(language)
     assert d2lps.recorded("mxnet") == kept["found"]
@@ -33,12 +33,12 @@ def test_without_mxnet_chapter_04_shows_what_was_kept_and_says_from_where(langua
     assert all(value == 85 and len(times) == 20 for value, times in kept["found"].values())
 
 
-def test_a_result_that_nobody_kept():
+def test_a_result_without_a_record_is_refused():
     with pytest.raises(recorded.NotRecorded, match="caffe is not installed here, and no result was kept: pip install"):
         d2lps.recorded("caffe")
 
 
-def test_what_is_written_is_what_is_shown_later(tmp_path, monkeypatch, capsys):
+def test_a_recorded_result_is_shown_later(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "01-small"
     folder.mkdir()
     monkeypatch.setattr(recorded, "CHAPTERS", tmp_path)

@@ -76,7 +76,7 @@ def test_a_table_that_the_menus_offer_is_recognized():
         ({"schedule": Schedule(["a"], {}, []), "devices": True}, "devices = True"),
     ],
 )
-def test_what_it_cannot_show_is_refused(arguments, says):
+def test_an_unsuitable_schedule_is_refused(arguments, says):
     with pytest.raises(ScheduleError) as refused:
         edit(**arguments)
     assert says in str(refused.value)
@@ -352,7 +352,7 @@ def test_buttons_move_the_chosen_cell_without_keys_or_dragging(opened):
 
 
 @pytest.mark.slow
-def test_what_torch_printed_is_read_and_the_impossible_is_refused_with_the_reason(opened):
+def test_schedules_of_torch_are_read_and_impossible_ones_are_refused(opened):
     page = opened(edit(paste=printed_by_torch()))
     page.locator("summary").click()
     page.get_by_role("button", name="Read this table").click()

@@ -73,7 +73,7 @@ def test_of_ranks_too_it_says_how_far_they_are():
     assert [output.data["text/plain"] for output in book.cells[3].outputs] == [""]
 
 
-def test_it_is_said_in_the_language_of_the_reader(monkeypatch):
+def test_the_message_is_in_the_readers_language(monkeypatch):
     monkeypatch.setattr(counted, "reached", counted.Reached(3, 21))
     told = {}
     for spoken in ("en", "vi", "zh"):

@@ -544,7 +544,7 @@ def test_a_refusal_speaks_the_readers_language(language):
 
 @pytest.mark.parametrize("language", ["en", "vi", "zh"])
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.reason)
-def test_every_refusal_can_be_said_in_every_language(broken, language):
+def test_each_refusal_exists_in_each_language(broken, language):
     speak(language)
     with pytest.raises(PlanError) as caught:
         broken.build()
@@ -721,7 +721,7 @@ def test_two_nodes_may_update_the_same_key_each_for_itself():
     assert both.wants == (("a", "g", "updated"), ("b", "g", "updated"))
 
 
-def test_replay_begins_with_what_is_held():
+def test_replay_begins_with_the_holdings():
     numbers, states = zip(*replay(plan([to_a()], [to_b()])), strict=True)
     assert numbers == (0, 1, 2)
     assert states[0] == {("a", "g"): Holding(0b01), ("b", "g"): Holding(0b10)}

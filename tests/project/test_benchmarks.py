@@ -1,4 +1,4 @@
-"""Every benchmark still runs, with small sizes; what it measures then says nothing."""
+"""Each benchmark still runs, with small sizes; its figures then mean nothing."""
 
 import re
 import subprocess

@@ -32,13 +32,13 @@ LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_histo
     "name",
     [pytest.param(each, marks=pytest.mark.slow if each.removeprefix("d2lps.") in LONG else ()) for each in MODULES],
 )
-def test_examples_print_what_they_say(name):
+def test_examples_print_their_outputs(name):
     failed, _ = doctest.testmod(import_module(name))
     assert failed == 0
 
 
 @pytest.mark.slow
-def test_the_readme_prints_what_it_says():
+def test_the_readme_prints_its_outputs():
     failed, tried = doctest.testfile("../../README.md")
     assert tried > 5 and failed == 0
 
@@ -58,7 +58,7 @@ def test_a_page_leads_somewhere(path):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_says_what_it_is(name):
+def test_each_module_has_a_docstring(name):
     assert (import_module(name).__doc__ or "").strip()
 
 
@@ -84,7 +84,7 @@ def test_every_room_of_the_core_has_an_example(name):
     assert sum(len(test.examples) for test in tests) > 0
 
 
-ALGORITHMS = sorted({*algorithms.__all__} - {"together"})  # which adds up what others wrote
+ALGORITHMS = sorted({*algorithms.__all__} - {"together"})  # which combines the plans of others
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

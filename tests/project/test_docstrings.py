@@ -14,7 +14,7 @@ HANDED_ON = ("plan", "topology", "algorithms", "simulate", "scaling", "kvstore",
 SECTION = re.compile(
     r"^(Parameters|Attributes|Returns|Yields|Raises|Examples|References|Notes|See Also|Warns)\n(-+)$", re.M
 )
-# What needs several processes, a browser or a notebook shows its use without a prompt.
+# Names that need several processes, a browser or a notebook show their use without a prompt.
 NO_PROMPT = {"Processes", "RankLost", "SharedMemory", "calibrate", "compare", "ranks", "watch", "this_host"}
 
 

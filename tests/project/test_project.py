@@ -46,7 +46,7 @@ def declared() -> list[str]:
 
 
 @pytest.mark.parametrize("text", declared())
-def test_what_pyproject_asks_for_is_locked_at_a_version_that_will_do(text):
+def test_requirements_of_pyproject_are_locked_at_suitable_versions(text):
     wanted = Requirement(text)
     name = canonicalize_name(wanted.name)
     locked = [pin for pin in map(Requirement, PINS) if canonicalize_name(pin.name) == name]
@@ -56,7 +56,7 @@ def test_what_pyproject_asks_for_is_locked_at_a_version_that_will_do(text):
         assert wanted.specifier.contains(version.version), f"locked is {pin}, wanted {wanted}: make lock"
 
 
-def test_what_only_the_site_needs_is_pinned_and_not_in_the_lock():
+def test_packages_for_the_site_are_pinned_outside_the_lock():
     """`make lab` installs the lock, and no learner needs to build the site."""
     for pin in map(Requirement, PROJECT["project"]["optional-dependencies"]["book"]):
         (part,) = pin.specifier

@@ -32,7 +32,7 @@ ROOMS = "messages units plan topology algorithms schedule trace simulate view sc
 ROOMS += "carriers kvstore train measure cluster notebook course".split()  # course is not in the wheel
 CORE = ROOMS[: ROOMS.index("carriers")]
 
-# What else than Python's own library and d2lps a room imports as soon as it is entered.
+# Packages beside Python's own library and d2lps that a room imports as soon as it is entered.
 HEAVY = {
     "view": {"anywidget", "traitlets"},
     "d2lps.scaling.measured": {"torch"},  # a module is measured only where there is one
@@ -46,7 +46,7 @@ HEAVY = {
     "d2lps.cluster.measured": {"torch"},  # on the hosts
     "d2lps.notebook.grading.elsewhere": {"cloudpickle"},
     "d2lps.notebook.d2l_own": {"torch", "matplotlib", "matplotlib_inline"},  # as d2l itself does
-    "d2lps.notebook.fields": {"ipywidgets"},  # where there is none, a guess is a dict
+    "d2lps.notebook.fields": {"ipywidgets"},  # without them, a guess is a dict
     "d2lps.notebook.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "d2lps.notebook.first_race": {"ipywidgets"},
     "d2lps.notebook.divide": {"ipywidgets"},
@@ -111,7 +111,7 @@ print(json.dumps({name: "module" if inspect.ismodule(v) else "class" if inspect.
 
 
 @pytest.mark.parametrize("order", ["names first", "modules first"])
-def test_every_public_name_stays_what_it_is_when_every_module_has_been_imported(order):
+def test_public_names_keep_their_kinds_after_all_imports(order):
     found = json.loads(python(EVERY_NAME_TWICE.replace("sys.argv[-1]", repr(order))))
     assert found == {
         name: "module" if name in PUBLIC_MODULES else "class" if name[0].isupper() else "function" for name in PUBLIC
@@ -123,7 +123,7 @@ LESSONS = [path for path in sorted((HOME.parent / "chapters").glob("*/*.py")) if
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_chapters_import_only_what_is_public(path):
+def test_chapters_import_only_public_names(path):
     """Return the names that a room exports in ``__all__``, and the modules ``units`` and ``messages``."""
     wrong = []
     for node in ast.walk(ast.parse(path.read_text("utf-8").replace("%%px", "# %%px"))):
@@ -218,8 +218,8 @@ def test_no_module_is_over_700_lines(module):
     assert len(MODULES[module].read_text("utf-8").splitlines()) <= 700
 
 
-# A notebook gives functions to hosts that it has made itself, through memory that nobody else can open, and to a
-# process that it starts, through a pipe. What learners have written is run where it is shut in.
+# A notebook gives functions to hosts that it has made itself, through memory that no other process can open, and to a
+# process that it starts, through a pipe. Code of learners runs in a sandbox.
 PICKLES = {"d2lps.cluster.agent", "d2lps.cluster.emulation", "d2lps.cluster.run", "d2lps.notebook.grading.elsewhere"}
 PICKLES |= {"course.classes.inside"}
 PICKLES |= {"course.site.in_browser"}  # runs the reader's own cells in the reader's own browser
@@ -307,7 +307,7 @@ def test_the_core_works_where_torch_cannot_be_imported():
 
 
 @pytest.mark.parametrize("name, needed", [("run", "torch"), ("Here", "torch"), ("explore", "ipywidgets")])
-def test_what_the_core_alone_cannot_do_says_what_to_install(name, needed):
+def test_a_missing_package_is_named_with_its_installation(name, needed):
     code = f"import sys; sys.modules[{needed!r}] = None; import d2lps; d2lps.{name}"
     errors = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr
     assert f"ImportError: d2lps.{name} needs {needed}, which the core does not: pip install -e '.[course]'" in errors

@@ -52,7 +52,7 @@ def store(do, kind: str = "local", **options):
         return do(made)
 
 
-# What they do, what it raises, and English words that stay in every language.
+# The act, the error, and English words that stay in every language.
 CAUSES = [
     (lambda: d2lps.pcie_server(4, 16), UnitError, "bandwidth 128 Gbit/s"),
     (lambda: d2lps.pcie_server(4, "16"), UnitError, "bandwidth 128 Gbit/s"),
@@ -140,7 +140,7 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
 @pytest.mark.parametrize("cause, kind, words", CAUSES, ids=[str(i) for i in range(len(CAUSES))])
-def test_what_a_learner_causes_is_said_in_their_language(cause, kind, words, monkeypatch):
+def test_errors_of_learners_are_in_their_language(cause, kind, words, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for language in LANGUAGES:
@@ -203,7 +203,7 @@ def test_an_error_for_the_readers_of_all_languages_needs_no_file():
     assert VIETNAMESE.search(sentence) and CHINESE.search(sentence) and "16 GB/s" in sentence, sentence
 
 
-# What only an operator sees, or who writes their own server or frames: addresses, certificates, files, memory.
+# Errors that only operators see, or authors of their own server or frames: addresses, certificates, files, memory.
 OPERATORS = re.compile(
     r"kvstore/server/|kvstore/wire/(arena|handshake|tls)\.py|kvstore/replicas/(server|store|keeping|loading)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
 )

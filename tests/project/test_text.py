@@ -89,13 +89,13 @@ def test_no_key_is_asked_for_that_is_not_written():
     assert missing == []
 
 
-def test_no_sentence_is_written_that_nobody_says():
+def test_each_sentence_is_used():
     whole = {key for key, is_whole in said() if is_whole}
     beginnings = ("names.", *(key for key, is_whole in said() if not is_whole))  # names: see the test below
     assert [key for key in sentences("en") if key not in whole and not key.startswith(beginnings)] == []
 
 
-def test_what_a_program_calls_things_is_shown_in_the_language_in_force():
+def test_names_in_programs_are_shown_in_the_current_language():
     speak("zh")
     assert named("4 servers") == "4 台服务器" and named("GPU 0") == "GPU 0"
     assert named("slowdown") == named("times as long") == "用时是几倍" and named("servers") == "servers"

@@ -39,7 +39,7 @@ READ = [
 
 
 @pytest.mark.parametrize("read, given_, expected", READ)
-def test_what_people_write_is_read_exactly(read, given_, expected):
+def test_quantities_are_read_exactly(read, given_, expected):
     assert read(given_) == expected
 
 
@@ -106,10 +106,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("read, given_, sentence", REFUSED, ids=lambda v: str(v)[:20])
-def test_what_is_refused_says_what_was_understood(read, given_, sentence):
+def test_a_refusal_names_the_reading(read, given_, sentence):
     with pytest.raises(UnitError) as error:
         read(given_)
-    if sentence is None:  # the sentence may change, but it shows what was given
+    if sentence is None:  # the sentence may change, but it shows the input
         assert repr(given_) in str(error.value)
     else:
         assert str(error.value) == sentence

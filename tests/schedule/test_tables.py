@@ -115,7 +115,7 @@ def test_a_column_is_the_program_of_a_device():
         schedule.column("gpu7")
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 VALUES = {"x": Value(4), "y": Value(4, ("a", "b")), "z": Value(4)}
 F = Task("gpu0", "F", "0", 0, ("x",), (("y", "a"),))
@@ -203,7 +203,7 @@ def test_merge_says_who_waits_for_a_collective():
         merge({"gpu0": [*made["gpu0"], g, h], "gpu1": [*made["gpu1"], h, g]}, values)
 
 
-def test_every_refusal_is_said_in_three_languages():
+def test_each_refusal_exists_in_three_languages():
     sentences = set()
     for language in ("en", "vi", "zh"):
         speak(language)

@@ -31,7 +31,7 @@ FACTORS = {  # nccl-tests, src/*.cu
 }
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 8, 66])  # beyond 64 nodes what they hold may be described
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 66])  # beyond 64 nodes the holdings may be described
 @pytest.mark.parametrize("name", FACTORS)
 def test_the_factors_are_those_of_nccl_tests(name, n):
     if name in ("recursive_doubling", "halving_doubling", "halving", "doubling") and n & (n - 1):

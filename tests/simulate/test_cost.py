@@ -107,13 +107,13 @@ def test_one_over_two_links_and_one_on_each_get_a_half():
     assert arrivals({"long": ("AB", 6), "x": ("A", 6), "y": ("B", 6)}) == {"long": 12, "x": 12, "y": 12}
 
 
-def test_what_a_slow_link_holds_back_others_take():
+def test_other_flows_take_the_share_that_a_slow_link_leaves():
     # z is held to 1/4 by B (1/2, shared with w); x gets the 3/4 left on A.
     times = arrivals({"x": ("A", 6), "z": ("AB", 2), "w": ("B", 2)}, {"B": 0.5})
     assert times == {"x": 8, "z": 8, "w": 8}
 
 
-def test_what_leaves_frees_its_share_for_those_that_stay():
+def test_a_finished_flow_frees_its_share():
     # Both at 1/2 until x has left at 4; then y alone at 1 for its other 6.
     assert arrivals({"x": ("A", 2), "y": ("A", 8)}) == {"x": 4, "y": 10}
     # Three at 1/3 until x has left at 3, two at 1/2 until y has left at 5, then z alone.
@@ -263,7 +263,7 @@ def test_steps_are_barriers():
         ),
     ],
 )
-def test_what_cannot_be_predicted_is_refused_in_one_sentence(model, plan, topology, nbytes, error, sentence):
+def test_an_invalid_prediction_is_refused_in_one_sentence(model, plan, topology, nbytes, error, sentence):
     with pytest.raises(error) as caught:
         model(plan, topology, nbytes)
     assert str(caught.value) == sentence
@@ -321,7 +321,7 @@ def test_a_message_without_bytes_still_costs_its_overhead():
     assert cost.shared(sharded(GPUS), busy_memory(GPUS, overhead=1e-3), 0).duration == pytest.approx(24e-3)
 
 
-def test_what_is_added_and_what_is_copied_share_a_memory_by_what_they_ask_of_it():
+def test_adds_and_copies_share_a_memory_by_their_loads():
     # 1 GB at 10 GB/s; the sum asks for twice as much. Alike until the copy has left at 0.2 s, then the sum alone.
     plan = Plan(
         ["a", "b", "c", "d"], {"x": "1/2", "y": "1/2"}, [[Send("a", "b", "x"), Send("c", "d", "y", "copy")]], wants=[]

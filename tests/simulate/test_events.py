@@ -14,7 +14,7 @@ def test_what_is_to_happen_at_one_time_keeps_the_order_of_its_calls():
     assert seen == ["a", "b", "now", "c", "d"] and world.now == 2.0 and world.count == 6
 
 
-def test_it_stops_where_it_is_told_and_goes_on_from_there():
+def test_a_run_stops_at_its_limit_and_continues_from_there():
     world, seen = Events(), []
     for seconds in (1.0, 3.0):
         world.after(seconds, seen.append, seconds)

@@ -106,7 +106,7 @@ def test_ten_thousand_gpus_are_as_few_as_64():
     assert len(small.events) == len(large.events) == 4
 
 
-def test_what_cannot_be_folded_is_refused_in_one_sentence():
+def test_a_trace_that_cannot_be_folded_is_refused_in_one_sentence():
     trace = cost.shared(ring(GPUS), rails(**RAILS), "64 MB")
     for wrong in (None, cost.ideal(ring(GPUS), rails(**RAILS), "64 MB"), cost.shared(pipeline(gpipe(2, 2)))):
         with pytest.raises(TraceError, match="fold merges the nodes of a run that cost.shared predicted"):

@@ -136,6 +136,6 @@ def test_lanes_end_with_the_last_step_in_the_middle_of_a_gradient():
         (lambda: simulate.asynchronous(3, 3, one_slow).trace(), "travel"),
     ],
 )
-def test_what_cannot_be_is_refused(make, says):
+def test_invalid_input_is_refused(make, says):
     with pytest.raises(HistoryError, match=says):
         make()

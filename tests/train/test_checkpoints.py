@@ -1,4 +1,4 @@
-"""A training that is killed goes on from its last checkpoint, with the same bits; what is damaged is passed over."""
+"""A training that is killed goes on from its last checkpoint, with the same bits; damaged files are passed over."""
 
 import copy
 import hashlib
@@ -53,7 +53,7 @@ def pulled(store, key="w"):
 
 
 @pytest.mark.slow(20)
-def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
+def test_training_ends_with_the_same_bits_after_a_kill_at_any_moment(tmp_path):
     """All of it: workers, servers, and whoever writes. The second life has another number of servers."""
     data = train.digits().train
     expected = in_turn(train.small_cnn(), data, 48, STEPS, UPDATE, workers=[1, 1])
@@ -73,7 +73,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
                     continue
                 steps.append(said)
                 if len(steps) == until:
-                    time.sleep(draw.uniform(0, 0.01))  # somewhere within the next step, or within what is saved
+                    time.sleep(draw.uniform(0, 0.01))  # somewhere within the next step, or within the save
                     process.kill()
         process.join(30)
         first.append(steps[0])
@@ -315,7 +315,7 @@ def test_of_another_model_or_other_workers_is_refused_and_nothing_has_changed(st
 
 
 @pytest.mark.parametrize("own", [lambda: 0, {"it": object()}, [{1, 2}, open]])
-def test_what_cannot_be_kept_is_refused_and_the_one_before_stays(store, tmp_path, own):
+def test_an_invalid_checkpoint_is_refused_and_the_last_one_stays(store, tmp_path, own):
     checkpoints = Checkpoints(tmp_path, store)
     checkpoints.save(10)
     with pytest.raises(
@@ -325,7 +325,7 @@ def test_what_cannot_be_kept_is_refused_and_the_one_before_stays(store, tmp_path
     assert checkpoints.resume().steps == 10
 
 
-def test_a_folder_that_cannot_be_written_is_named_and_all_workers_hear_of_it(tmp_path):
+def test_an_unwritable_folder_is_named_to_all_workers(tmp_path):
     (tmp_path / "file").write_text("")
 
     def one(store):
@@ -340,7 +340,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_all_workers_hear_of_it(tmp
     assert "cannot be" in said[0] and "file" in said[0] and said[1], said
 
 
-def test_one_worker_that_cannot_write_its_part_is_heard_of_by_all(tmp_path):
+def test_a_failed_write_of_one_worker_is_reported_to_all(tmp_path):
     def one(store):
         store.init("w", torch.zeros(1))
         checkpoints = Checkpoints(tmp_path, store)

@@ -161,7 +161,7 @@ def test_what_is_not_finite_on_one_process_is_named_on_all():
         assert "the router gives no finite numbers" in sentence
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(

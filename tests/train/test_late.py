@@ -116,7 +116,7 @@ def test_two_workers_add_up_the_same_buckets():
         assert torch.equal(ours, theirs) and torch.allclose(ours, whole, atol=1e-6)
 
 
-def test_a_gradient_that_never_comes_is_told_and_so_is_one_that_comes_twice(log):
+def test_a_missing_gradient_and_a_repeated_one_are_reported(log):
     net = train.small_cnn()
     unused = nn.Parameter(torch.ones(2))
     buckets = Buckets([*net.parameters(), unused][::-1], 1, Sent)

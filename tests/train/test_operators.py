@@ -193,7 +193,7 @@ def test_what_is_not_finite_on_one_process_is_named_on_all():
         assert "b Fmlp: u:b is not finite" in sentence
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ ROWS, SIZE = 5000, 4096
 
 
 def trained(kind, workers, data, steps, servers=2, record=False):
-    """What each worker returns, and the trace of the table; the tower is added up by a second store."""
+    """Return the result of each worker, and the trace of the table; the tower is added up by a second store."""
     with (
         kvstore.cluster(kind, workers, servers, record=record, placement={"large": 1000}) as stores,
         kvstore.cluster("dist_sync", workers) as dense,

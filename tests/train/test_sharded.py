@@ -252,7 +252,7 @@ def test_processes_with_other_weights_or_options_are_named(what):
         assert "rank 1 has other weights or options than rank 0: call torch.manual_seed" in sentence
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def tied():
@@ -279,6 +279,6 @@ def frozen():
         (nn.Linear(3, 3), {"loss": lambda output, y: output.sum() / 0}, ShardError, "the loss is (nan|inf|-inf)"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(net, options, error, sentence):
+def test_an_invalid_sharding_is_refused(net, options, error, sentence):
     with pytest.raises(error, match=sentence):
         Sharded(net, NODES[:2], **options).step((torch.ones(8, 3), torch.zeros(8, dtype=torch.int64)))

@@ -119,7 +119,7 @@ def test_processes_have_the_bits_of_one():
         assert all(torch.equal(gradient, right[name]) for name, gradient in gradients.items())
 
 
-def test_what_cannot_be_dealt_out_is_refused():
+def test_an_invalid_cut_is_refused():
     net, whole = GPT(1, 24, heads=3, context=4), nn.Linear(4, 9)
     with pytest.raises(SplitError, match="3 heads or columns cannot be dealt to 2 devices in equal numbers"):
         cut_gpt(net, Group(NODES[:2]))
@@ -210,7 +210,7 @@ def test_copied_parameters_stay_equal_on_all_processes():
         check_trained({name.removeprefix("parts.0."): weight for name, weight in weights.items()}, norms, part, 2)
 
 
-def test_a_cut_keeps_what_is_frozen_the_types_the_mode_and_the_order_of_modules():
+def test_a_cut_keeps_frozen_parameters_dtypes_mode_and_order():
     whole = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)).bfloat16().eval()
     whole[0].weight.requires_grad = whole[2].bias.requires_grad = False
     cut, x = CutModule(whole, Group(NODES[:2]), ["0"], "2"), torch.randn(3, 4).bfloat16()

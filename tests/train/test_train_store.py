@@ -33,7 +33,7 @@ def data():
 
 
 def through(stores, size, steps, update, devices):
-    """What all workers have, who have so many ``devices`` by rank."""
+    """Return the values of all workers, with so many ``devices`` by rank."""
     nets = [net() for _ in devices]  # not by the threads: they would share one random generator
     return each(
         stores, lambda store: work(store, nets[store.rank], data(), size, steps, update, ["cpu"] * devices[store.rank])
@@ -220,7 +220,7 @@ def test_how_far_the_fast_come_and_how_often_they_wait(name, servers):
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_nobody_reads_what_is_staler_than_allowed(staleness, seed):
+def test_no_pull_is_staler_than_the_bound(staleness, seed):
     pauses = torch.rand(4, generator=torch.Generator().manual_seed(seed)) / 100
     with kvstore.cluster("dist_ssp", 4, 2, staleness=staleness, placement=Placement(2, large=100)) as cluster:
         watched = Watched(cluster, steps=8)
@@ -279,7 +279,7 @@ def bare():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pushed", [(), ("0.weight",), ("3.weight",)])
-def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pushed):
+def test_a_dead_worker_ends_training_everywhere_and_keeps_the_last_step(pushed):
     """It dies when some servers have its push and others do not: what is at hand is a whole step nevertheless."""
     nets, deadline, begin = [bare() for _ in range(3)], 2.0, []
 
@@ -307,7 +307,7 @@ def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pus
     assert all(parameters_to_vector(one.parameters()).equal(reference.weights) for one in nets)
 
 
-def test_what_a_worker_raises_is_raised_and_nobody_waits_for_it():
+def test_an_error_of_a_worker_is_raised_and_no_worker_waits():
     threads, ended, nets = torch.get_num_threads(), [], [net() for _ in range(3)]
 
     def one(store):
@@ -336,7 +336,7 @@ def test_what_a_worker_raises_is_raised_and_nobody_waits_for_it():
         ({"update": ("sgd", {})}, "sgd needs lr"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(more, sentence):
+def test_an_invalid_training_is_refused(more, sentence):
     usual = {"store": kvstore.create("local"), "net": net(), "data": data(), "size": 8, "steps": 1, "update": SGD}
     with pytest.raises(Refused) as caught:
         work(**usual | more)

@@ -112,7 +112,7 @@ def test_axe_would_find_something(opened):
 
 
 @pytest.mark.parametrize("theme", [0, 1])
-def test_words_and_marks_stand_out_from_what_is_below_them(theme):
+def test_words_and_marks_contrast_with_their_background(theme):
     color = {name: pair[theme] for name, pair in THEME.items()}
     for name, below in itertools.product(("ink", "soft", "accent"), ("paper", "box", "well", "band")):
         assert contrast(color[name], color[below]) >= 4.5, (name, below)
@@ -155,7 +155,7 @@ def test_everything_is_reached_with_the_keyboard_in_the_order_in_which_it_is_rea
     assert names_read[8:] == [*nodes, *nodes, "cpu", *nodes]
 
 
-def test_no_name_is_said_twice(opened):
+def test_no_accessible_name_repeats(opened):
     page = opened(race(), "light")
     tree = page.locator(".d2-player").aria_snapshot()
     lines = [line.strip(" -") for line in tree.splitlines()]

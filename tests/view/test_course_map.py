@@ -102,7 +102,7 @@ def test_a_chapter_leads_to_the_next_one_and_to_those_that_need_it():
 
 
 @pytest.mark.parametrize("width, listed", [(400, True), (1000, False)])
-def test_where_there_is_little_room_the_map_is_a_list_of_the_same_links(new_page, width, listed):
+def test_a_narrow_map_is_a_list_of_the_same_links(new_page, width, listed):
     page = new_page(viewport={"width": width, "height": 900})
     stops = stops_of(sixteen(), {}, "en", "{} minutes".format)
     page.set_content(drawn(stops, "map", "06b", {"02-ring": Mark("✓ read · 1/5 solved", True)}))

@@ -228,7 +228,7 @@ def test_no_lane_between_neighbors_of_neighbors_runs_behind_a_box():
 
 
 @pytest.mark.parametrize("count", [9, 12, 16])
-def test_between_two_rows_of_nodes_lanes_and_what_they_have_to_pass_touch_no_box(count):
+def test_lanes_between_two_rows_of_nodes_touch_no_box(count):
     scene = Scene(cost.shared(ring(count), pcie_server(count), "160 MB"))
     place, (bars, _) = scene.layout, gauges(scene.layout, scene.load)
     broad = max(1.6 * breadth(scene.trace.topology, place), HIGH * bars[0].broad) / 2  # of the lane that decides
@@ -245,7 +245,7 @@ def test_between_two_rows_of_nodes_lanes_and_what_they_have_to_pass_touch_no_box
     ("pcie, sharded", 8, [], "no single link holds up the rest"),
     ("machines, ring", 7.1, [], "4 links hold up the rest"),
 ])  # fmt: skip
-def test_a_run_says_how_many_links_worked_and_what_it_waited_for(name, full, places, held):
+def test_a_run_names_its_busy_links_and_its_bottleneck(name, full, places, held):
     trace = predicted(name, 4)
     load = Scene(trace).load
     moments = [(i + 0.5) / 1000 * trace.duration for i in range(1000)]
@@ -285,7 +285,7 @@ def test_a_key_without_a_share_is_neither_framed_nor_named():
     assert "d2-gaps" not in str(draw(trace)).split("</style>")[1].replace('d="" class="d2-gaps"', "")
 
 
-# ---------------------------------------------------------------- what is drawn is what ran
+# ---------------------------------------------------------------- pictures equal runs
 
 
 def contents(trace: Trace, time: float) -> dict:
@@ -348,7 +348,7 @@ def test_steps_that_overlap_in_time_are_drawn_at_their_own_times():
         assert (part.start, part.end) == (event.start, event.end)
         assert any(change.time == event.end for change in moving.changes)
     assert contents(trace, trace.duration) == replayed(trace.plan, trace.steps)
-    # What a message carries is in its sender's cell when it starts.
+    # The value of a message is in its sender's cell when it starts.
     for m in moving.messages:
         assert {moving.contributors[i] for i in moving.looks[m.look].who} == contents(trace, m.start)[m.src, m.key][0]
 
@@ -444,7 +444,7 @@ def test_the_one_memory_is_in_contention_and_its_unlimited_links_are_not():
     assert set(crowds.values()) == {1}
 
 
-def test_messages_on_one_lane_can_be_told_apart():
+def test_messages_on_one_lane_are_distinguishable():
     for name in ("pcie, at GPU 0", "pcie, sharded", "memory, sharded", "machines, ring"):
         scene = Scene(predicted(name, 4))
         meeting: dict = {}
@@ -494,14 +494,14 @@ def test_a_picture_is_one_well_formed_svg_that_needs_nothing_else(name, count):
 
 @pytest.mark.parametrize("slow", [0, -1])
 @pytest.mark.parametrize("count", [4, 8])
-def test_a_rate_that_nearly_all_links_have_is_said_once(count, slow):
+def test_a_common_rate_is_labeled_once(count, slow):
     each = ["16 GB/s"] * (count + 1)
     each[slow] = "8 GB/s"
     labels = texts(str(draw(cost.shared(sharded(names(count)), pcie_server(count, each), "160 MB"))))
     assert [labels.count(rate) for rate in ("16 GB/s", "8 GB/s")] == [1, 1]
 
 
-def test_each_bandwidth_is_said_once():
+def test_each_bandwidth_is_labeled_once():
     assert texts(str(draw(predicted("pcie, sharded", 4)))).count("16 GB/s") == 1
     trace = cost.shared(sharded(names(2)), pcie_server(2, ["16 GB/s", "8 GB/s", "4 GB/s"]), "160 MB")
     labels = texts(str(draw(trace)))
@@ -512,14 +512,14 @@ def test_each_bandwidth_is_said_once():
     assert "2 × 25 GB/s" in texts(str(draw(cost.shared(sharded(names(2)), both, "160 MB"))))
 
 
-def test_how_much_a_link_has_still_to_pass_is_said_beside_it():
+def test_each_link_is_labeled_with_its_remaining_bytes():
     svg = str(draw(predicted("pcie, at GPU 0", 4), at="15 ms"))
     assert re.findall(r"d2-left d2-ink\"[^>]*>([^<]+)<", svg.replace('display="none"', "")).count("240 MB") == 1
     assert "links at full speed: 1 of 10 · ● switch→gpu0: 240 MB to go" in texts(svg)
     assert svg.count('class="d2-share d2-decides"') == 1
 
 
-def test_as_many_lanes_are_at_full_speed_as_is_said():
+def test_the_caption_counts_the_lanes_at_full_speed():
     for trace in (predicted("pcie, sharded", 4), predicted("machines, ring", 4), measured(PLANS["servers"]), hurried()):
         load = Scene(trace).load
         for at in sorted({c.time for c in (*load.full, *load.states)}):
@@ -576,7 +576,7 @@ def test_at_any_time_the_place_that_has_most_to_do_decides_and_none_where_severa
         assert load.decides_at(trace.duration) == -1
 
 
-def test_idle_links_can_be_told_from_the_paper_and_from_those_in_use():
+def test_idle_links_differ_from_the_paper_and_from_busy_links():
     def light(color: str) -> float:
         return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(color), strict=True))
 

@@ -46,7 +46,7 @@ def test_the_figures_know_no_language():
     known |= {"host", "server", "network"}  # names of nodes
     known |= {"shards", "ring"}  # what the cells of every language call these strategies
     known |= {"op", "gelu"}  # operators
-    known |= {"AlexNet", "AlphaStar", "GPT", "Astra", "Llama", "PaLM", "FLOP"}  # models, and what they cost
+    known |= {"AlexNet", "AlphaStar", "GPT", "Astra", "Llama", "PaLM", "FLOP"}  # models, and their cost
     for svg in (draw() for draw in DRAWN.values()):
         for words in [
             *texts(svg),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 chromium, new_page = browsers.chromium, browsers.new_page
 
 AT = "time => document.getAnimations().forEach(each => { each.pause(); each.currentTime = time; })"
-# Of every tile, slot and bar that is seen: where it is, in pixels, and its color.
+# The place in pixels and the color of each visible tile, slot and bar.
 SEEN = """() => [...document.querySelectorAll(
     '.d2-tile, .d2-fill [class*="d2-w"], .d2-fill .d2-done, .d2-fill .d2-new, .d2-tank rect, .d2-bars rect')]
   .filter(e => getComputedStyle(e).visibility === 'visible')
@@ -44,7 +44,7 @@ def covered(seen: list) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("trace", [predicted("pcie, sharded", 4), measured(PLANS["servers"])])
-def test_it_shows_at_every_moment_what_is_so_then(new_page, tmp_path, trace):
+def test_each_moment_shows_its_state(new_page, tmp_path, trace):
     scene, clock = Scene(trace), Clock(trace.duration, trace.duration / 3)
     moving, still = new_page(), new_page()
     size = {"x": 0, "y": 0, "width": scene.view[2], "height": scene.view[3]}
@@ -77,7 +77,7 @@ def test_the_race_ends_with_its_times_and_begins_again(new_page):
     assert {*whole} == {1000 * (WAITS + LASTS + STAYS)}
 
 
-def test_who_wants_no_motion_sees_one_moment_with_all_times(new_page):
+def test_reduced_motion_shows_one_moment_with_all_times(new_page):
     page = new_page(reduced_motion="reduce")
     page.goto((ROOT / "img" / "race.svg").as_uri())
     assert page.evaluate("document.getAnimations().length") == 0

@@ -111,7 +111,7 @@ def test_the_caption_names_the_dead_and_those_that_wait_until_they_go_on():
     )
 
 
-def test_a_run_in_which_nobody_dies_has_no_cross():
+def test_a_run_without_a_loss_has_no_cross():
     trace = dies(until=3.75)
     lives = Trace("shared", trace.plan, trace.topology, 9, tuple(e for e in trace.events if e.kind != "gone"))
     assert "d2-cross" not in re.sub("<style>.*?</style>", "", str(draw(lives)._repr_html_()), flags=re.S)

@@ -63,7 +63,7 @@ def test_lanes_begin_and_end_at_the_boxes_of_nodes(size):
 
 @pytest.mark.parametrize("count", [2, 5, 16])
 @pytest.mark.parametrize("name", SCENES)
-def test_where_no_name_tells_of_a_host_there_is_none(name, count):
+def test_names_without_a_host_give_no_host_boxes(name, count):
     plan, topology = SCENES[name](count)
     place = arrange(topology, plan)
     assert place.hosts == {} and place.shown == {node: node for node in topology.kinds}
@@ -90,7 +90,7 @@ def test_network_cards_that_differ_each_say_how_fast_they_are():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_rows_of_the_timeline_are_told_apart(known):
+def test_rows_of_the_timeline_have_different_names(known):
     plan = ring(f"host{i}/gpu{j}" for i in range(4) for j in range(2))
     labels = texts(str(draw(cost.shared(plan, machines(4, 2) if known else pairs(plan), "8 MB"))))
     assert set(plan.nodes) <= set(labels)

@@ -124,7 +124,7 @@ def test_micro_batches_are_colors_and_operators_if_there_are_none():
     assert "F5.7" in labels and len(labels) == 2 * 8 * 8
 
 
-def test_the_legend_explains_what_is_there_and_nothing_else():
+def test_the_legend_explains_exactly_the_drawn_kinds():
     def explained(name, **more):
         trace = cost.shared(pipeline(TABLES[name](), **more))
         return {sentence for _, sentence in marks([Lanes(trace)])}
@@ -153,7 +153,7 @@ def test_the_idle_time_is_hatched_and_one_bubble_is_written():
     assert not [words for words in texts(str(draw(Schedule(["a"], {}, [])))) if "bubble" in words]
 
 
-def test_memory_bars_have_a_peak_a_limit_and_what_is_there_at_a_moment():
+def test_memory_bars_show_peak_limit_and_current_bytes():
     trace = cost.shared(pipeline(gpipe(2, 4), saved=GB, memory={"gpu0": 6 * GB}))
     assert {"peak 4/6 GB", "peak 4 GB"} <= set(texts(str(draw(trace))))
     assert {"2 GB", "1 GB", "1.5 s"} <= set(texts(str(draw(trace, at="1.5 s"))))
@@ -222,7 +222,7 @@ def test_letters_and_edges_stand_out_on_every_tone(theme):
         assert contrast(ON[on(hue, name)][theme], mixed) >= 4.4, (hue, name)
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_an_invalid_drawing_is_refused():
     with pytest.raises(DrawingError, match="draw shows up to 64 nodes, but there are 65 here"):
         draw(pipeline(gpipe(65, 1)))
     with pytest.raises(DrawingError, match="draw shows up to 20000 events"):

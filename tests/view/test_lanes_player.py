@@ -115,7 +115,7 @@ def test_steps_are_the_moments_at_which_tasks_start(opened):
     assert head(page) > 0
 
 
-def test_a_task_and_a_message_say_what_they_are_when_pointed_at(opened):
+def test_tasks_and_messages_have_tooltips(opened):
     page = opened(watch(trace()))
     area = page.locator(".d2-track").bounding_box()
 

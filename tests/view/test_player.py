@@ -97,7 +97,7 @@ def test_there_is_something_to_play_even_if_nothing_happens():
         assert watch(trace).data["runs"][0]["duration"] == 0
 
 
-# ---------------------------------------------------------------- what is refused, and what it is called
+# ---------------------------------------------------------------- refusals and names
 
 
 def test_nothing_to_play_is_refused():
@@ -525,7 +525,7 @@ def test_names_without_room_are_numbers_and_come_back(opened):
     )
 
 
-def test_links_at_full_speed_are_thick_and_as_many_as_is_said(opened):
+def test_links_at_full_speed_are_thick_and_counted_in_the_caption(opened):
     page = opened(race(), viewport={"width": 1200, "height": 900})
     wide = "all => all.map(e => parseFloat(getComputedStyle(e).strokeWidth.replace('calc(', '')))"
     for part in (0.05, 0.15, 0.6):
@@ -542,7 +542,7 @@ def test_links_at_full_speed_are_thick_and_as_many_as_is_said(opened):
             assert max(slow, default=0) <= 0.6 * min(fast + decides)
 
 
-def test_runs_below_each_other_leave_no_gap_for_what_stands_higher_in_another(opened):
+def test_stacked_runs_leave_no_gap(opened):
     top = "all => all.map(e => Math.min(...[...e.querySelectorAll('.d2-box')].map(box =>"
     top += " box.getBoundingClientRect().top)) - e.getBoundingClientRect().top)"
     page = opened(race(), viewport={"width": 480, "height": 900})
@@ -656,7 +656,7 @@ def test_the_legend_has_the_marks_in_use_and_no_others(opened):
     assert "hatched" in updated.still()
 
 
-def test_whatever_is_pointed_at_says_what_it_is(opened):
+def test_each_part_has_a_tooltip(opened):
     page = opened(watch(predicted("pcie, at GPU 0", 4)))
     caption = page.locator(".d2-said")
     area = page.locator(".d2-track").bounding_box()
@@ -672,7 +672,7 @@ def test_whatever_is_pointed_at_says_what_it_is(opened):
     assert caption.text_content().startswith("gpu1→gpu0 · g · 160")
 
 
-def test_each_node_is_told_of_whatever_the_order_of_the_plan(opened):
+def test_each_node_has_a_tooltip_for_each_order_of_the_plan(opened):
     page = opened(watch(cost.shared(aggregate_at(["gpu2", "gpu0"], "cpu"), pcie_server(), "160 MB")))
     titles = page.locator(".d2-node").evaluate_all(
         "all => all.map(e => [e.querySelector('title').textContent, e.getAttribute('aria-label')])"
@@ -725,7 +725,7 @@ def test_a_node_that_updates_is_seen_to_work(opened):
         assert page.locator(".d2-node.d2-working").count() == working
 
 
-def test_what_takes_no_time_is_shown_as_it_ended(opened):
+def test_an_instant_run_is_shown_at_its_end(opened):
     page = opened(watch(predicted("pairs, star", 1)))
     assert clock(page) == "0 s of 0 s" and frames(page) == [1]
     page.get_by_role("button", name="Play").click()
@@ -791,7 +791,7 @@ def test_a_zoom_shows_one_level_at_a_time_on_its_own_clock(opened):
     assert head(page, 2) == 0 and page.locator(".d2-finish").count() == 0
 
 
-def test_where_no_script_runs_the_still_stands(chromium, tmp_path):
+def test_without_scripts_the_still_is_shown(chromium, tmp_path):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(race().save(tmp_path / "run.html").as_uri())

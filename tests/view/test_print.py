@@ -27,7 +27,7 @@ def test_the_printed_lanes_of_a_race_share_one_axis_of_time(new_page, tmp_path, 
     traces = RACES[name]()
     player = watch(*traces)
     path = player.save(tmp_path / "run.html")
-    sheet = re.sub(r"<script.*?</script>", "", path.read_text("utf-8"), flags=re.S)  # the player hides what it prints
+    sheet = re.sub(r"<script.*?</script>", "", path.read_text("utf-8"), flags=re.S)  # the still is hidden
     path.write_text(sheet + "<style>body{margin:0}.d2-sheet>.d2-still{display:block}</style>", "utf-8")
     page = new_page(viewport={"width": 688, "height": 1000}, media="print")
     page.goto(path.as_uri())

@@ -1,4 +1,4 @@
-"""A network over time: what is drawn is what was recorded, in three languages and legibly on a phone."""
+"""A network over time: the picture shows the record, in three languages and legibly on a phone."""
 
 import re
 from xml.etree import ElementTree
@@ -175,7 +175,7 @@ def test_the_kind_of_a_message_is_its_first_word():
     ]
 
 
-def test_what_cannot_be_drawn_says_what_to_do():
+def test_an_undrawable_network_names_the_way_out():
     with pytest.raises(DrawingError, match=r"net\.record\(\)"):
         draw(Network())
     for at in ("2 s", (1, 1), (2, 1), (1, 2, 3)):

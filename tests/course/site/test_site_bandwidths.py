@@ -14,7 +14,7 @@ def test_published_rings_are_met():
     assert max(map(abs, errors)) < 0.1 and mean(map(abs, errors)) < 0.05
 
 
-def test_sums_in_the_switch_exceed_what_was_measured_and_the_link():
+def test_bus_bandwidth_of_sums_in_the_switch_exceeds_the_link():
     over = {host.name: speeds["all-reduce, NVLS"][-1] for host, speeds in bandwidths.predicted() if host.switch}
     assert len(over) == 2
     for host, speeds in bandwidths.predicted():

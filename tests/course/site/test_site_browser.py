@@ -83,7 +83,7 @@ def said_in_english_alone(language: str) -> list[str]:
     return [p for p in pieces if len(p.split()) >= 2 and len(p) >= 10 and p.isascii() and p not in own]
 
 
-# What a page says, but in code and where it is marked as English.
+# The text of a page, without code and passages marked as English.
 READ = """() => {
   const skipped = "script,style,pre,code,math,[lang=en]";
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
@@ -103,7 +103,7 @@ CUT = """all => all.filter(e => !e.closest("svg svg, math, .d2-player") && e.off
 
 
 def test_sizes(site):
-    """What a reader loads: no page is large, and the code of the players is there once."""
+    """Check the size of pages: no page is large, and the code of the players is there once."""
     static = {path.name: path.stat().st_size for path in (site / "_static").iterdir()}
     for language in LANGUAGES:
         for name in names(site, language):
@@ -260,7 +260,7 @@ def test_searching_takes_no_time_that_is_felt(opened):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_nothing_found_is_said(opened, language):
+def test_a_search_without_results_says_so(opened, language):
     page = opened(f"{language}/search.html?q=xyzzy%22%3Cb%3E")
     assert page.locator("#found").inner_text() == sentences(language)["site.none"]
     assert page.locator("#results li").count() == 0

@@ -1,4 +1,4 @@
-"""The site of a small book: what each part becomes, what is refused with a sentence, and that the last site stays."""
+"""The site of a small book: its pages, its refusals, and the last site, which stays after a failure."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def made(book: Book, run: Run | None = None, **options) -> Path:
     return build(book, run=lambda slug: run or ran(), pdf=False, **options)
 
 
-def test_pages_have_what_is_written_and_what_was_run(book):
+def test_pages_have_the_texts_and_the_outputs(book):
     site = made(book)
     page = (site / f"vi/{SLUG}.html").read_text("utf-8")
     for piece in (
@@ -354,7 +354,7 @@ def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypa
     assert {path.name: path.read_bytes() for path in build(book, run=lambda slug: ran()).glob("*/*.pdf")} == printed
 
 
-def test_a_solution_brings_what_it_needs_and_no_more():
+def test_a_solution_imports_only_the_names_it_needs():
     helper, f = "def helper(x):\n    return A + sep", "def f(x):\n    return helper(math.pi)"
     source = f"import math, re\nfrom os import path, sep\n\nA = 1\nB = 2\n\n\n{helper}\n\n\n{f}\n"
     assert exercises.solution(source, "f") == (f"import math\nfrom os import sep\n\nA = 1\n\n{helper}\n\n{f}")
@@ -382,7 +382,7 @@ def test_a_formula_is_found_as_it_is_read(book, formula, said):
     assert search.words(written) == f"With {said} it costs more."
 
 
-def test_what_a_prediction_or_an_explorer_says_of_itself_is_not_found(tmp_path):
+def test_words_of_predictions_and_explorers_are_not_indexed(tmp_path):
     gpus = ["gpu0", "gpu1"]
     guess = d2lps.predict("race", {"GPU 0": "ms"})
     traces = {"GPU 0": d2lps.cost.shared(d2lps.aggregate_at(gpus, "gpu0"), d2lps.pcie_server(gpus=2), "160 MB")}
@@ -451,7 +451,7 @@ def test_what_is_as_it_was_is_not_built_again(book, monkeypatch, capsys):
     assert built() and not built()
 
 
-def test_serving_what_was_not_built_and_a_port_that_is_taken_are_one_sentence(book, capsys):
+def test_serve_refuses_a_missing_site_and_a_taken_port_in_one_sentence(book, capsys):
     command = site_command.main
     assert command(["--root", str(book.root), "serve"]) == 1
     assert "there is no site in" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def value(name: str, **letters: float) -> float:
     return eval(FORMULAS[name], KNOWN | letters)
 
 
-# ---------------------------------------------------------------- the program: name → (letters, what it gives)
+# ---------------------------------------------------------------- the program: name → (letters, result)
 
 
 def all_reduces(name: str, plan, counts: tuple[int, ...]):
@@ -248,7 +248,7 @@ def test_tex(expression, written):
 
 
 @pytest.mark.parametrize("expression", ["n**2", "n if n else 1", "-n", "a - (b + c)"])
-def test_what_cannot_be_written_is_refused(expression):
+def test_an_invalid_expression_is_refused(expression):
     with pytest.raises(BookError, match="cannot be shown"):
         tex(expression)
 

@@ -1,4 +1,4 @@
-"""Docstrings as HTML: what is understood is shown, and what is not is an error that names the line."""
+"""Docstrings as HTML; an unknown element is an error."""
 
 import pytest
 

@@ -80,7 +80,7 @@ def test_a_method_is_no_name_of_the_cell():
     assert links("from d2lps import run\nclass A:\n    def run(self): run()\nrun()") == ["run→run"] * 3
 
 
-def test_what_earlier_cells_import_is_known_until_they_bind_it_anew():
+def test_imports_of_earlier_cells_are_known_until_a_cell_rebinds_them():
     assert links("ring(gpus)", "from d2lps import ring") == ["ring→ring"]
     assert links("ring(gpus)", "from d2lps import ring", "def ring(nodes): return []") == []
     assert links("ring(gpus)", "def ring(nodes): return []", "from d2lps import ring") == ["ring→ring"]

@@ -1,4 +1,4 @@
-"""The map on the first page shows what was read and solved in this browser; chapters say what is before and after."""
+"""The map on the first page shows progress in this browser; chapters name the chapters before and after."""
 
 import shutil
 
@@ -136,7 +136,7 @@ def test_a_browser_that_keeps_nothing_shows_a_plain_map(site, opened):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_chapter_says_what_it_needs_and_what_comes_next(site, opened, language):
+def test_a_chapter_names_its_requirements_and_the_next_chapter(site, opened, language):
     page = opened(f"{language}/06b-late.html")
     needs, takes = page.locator("p.way").inner_text().split(" · ")
     assert takes == text_in(language, "site.minutes", minutes=90)

@@ -57,7 +57,7 @@ def test_chapters_find_what_modules_without_a_list_make(entries):
     )
 
 
-def test_what_public_functions_return_and_raise_is_there(entries):
+def test_classes_that_public_functions_return_or_raise_are_listed(entries):
     assert {"kvstore.store.KVStore", "notebook.predict.Prediction", "trace.TraceError"} <= set(entries)
     assert 'href="#kvstore.store.KVStore"' in entries["kvstore.create"].html
     assert 'href="#kvstore.in_process.Cluster"' in entries["kvstore.cluster"].html
@@ -83,7 +83,7 @@ def test_all_of_it_is_well_formed(everything):
     assert all(ElementTree.fromstring(f"<div>{each.signature}{each.html}</div>") is not None for each in everything)
 
 
-def test_each_says_in_one_sentence_what_it_is(everything):
+def test_each_entry_begins_with_one_sentence(everything):
     said = [each for each in everything if each.kind != "constant"]
     assert [each.id for each in said if not each.summary or each.summary[-1] not in ".:"] == []
     assert [each.id for each in said if each.summary.rstrip(":.") not in each.text] == []
@@ -114,13 +114,13 @@ def test_kinds_groups_and_members(entries):
     assert "kvstore.ShardStore.admit" in store and "kvstore.ShardStore.room" not in store  # an old name for it
 
 
-def test_what_a_base_has_stands_at_the_base_alone(entries):
+def test_inherited_members_are_listed_only_with_their_base(entries):
     assert '<a href="#kvstore.KVError"><code>KVError</code></a>' in entries["kvstore.WorkerLost"].html
     counted = [each.id for each in entries.values() for one in each.members if one.id.endswith(".pushpull")]
     assert counted == ["kvstore.store.KVStore"]
 
 
-def test_each_room_begins_with_what_it_is_for(entries):
+def test_each_room_begins_with_its_purpose(entries):
     by_room = {}
     for each in entries.values():
         by_room.setdefault(each.group, []).append(each)

@@ -1,4 +1,4 @@
-"""The search page with a small index: what is typed on a keyboard finds what is typeset, and exactly that is marked."""
+"""The search page with a small index: typed words find their typeset forms, and exactly these are marked."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -74,7 +74,7 @@ def marks(new_page, tmp_path):
         ("zh", "reducescatter", ["reduce-scatter"]),
     ],
 )
-def test_what_is_typed_finds_what_is_typeset(marks, language, query, found):
+def test_typed_words_find_their_typeset_forms(marks, language, query, found):
     assert marks(language, query) == found
 
 
@@ -89,7 +89,7 @@ def test_each_vowel_pair_has_its_tone_on_either_vowel_in_vietnamese_alone(marks,
 
 
 @pytest.mark.slow(2)
-def test_results_follow_what_is_typed_and_the_section_that_defines_the_word_comes_first(new_page, tmp_path):
+def test_results_follow_typing_and_begin_with_the_defining_section(new_page, tmp_path):
     html = "<p>This idle time is called the <strong>bubble</strong>.</p>"
     entries = [
         search.Entry("9", "Zero bubble", "9.html#zero", "bubble bubble bubble bubble bubble"),

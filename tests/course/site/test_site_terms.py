@@ -1,4 +1,4 @@
-"""The words of the glossary on a page: where they are marked, what their card says, and who can reach it."""
+"""The words of the glossary on a page: their marks, their cards, and the ways to open a card."""
 
 import re
 from pathlib import Path
@@ -192,7 +192,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_in_the_glossary_is_said_when_it_is_loaded(name, tmp_path):
+def test_faults_of_the_glossary_are_reported_on_loading(name, tmp_path):
     new, message = WRONG[name]
     book = small(tmp_path)
     edit(book, TERMS, LINK, new)
@@ -347,6 +347,6 @@ def test_every_mark_leads_to_an_entry_of_the_glossary(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_only_looks_like_a_term_holds_its_word(language):
+def test_a_word_that_only_looks_like_a_term_is_left_alone(language):
     for each in Glossary(Book(ROOT).terms).terms:
         assert all(any(word in other for word in each.called(language)) for other in each.other[language]), each.en
