@@ -103,7 +103,7 @@ def test_an_untouched_copy_from_before_notebooks_had_an_end_is_replaced(book, ca
 
 
 def opened(path):
-    """Return the notebook that JupyterLab writes when a reader opens a notebook, folds a heading, and a save happens."""
+    """Return the notebook that JupyterLab writes when a reader opens it, folds a heading, and a save happens."""
     made = nbformat.read(path, as_version=4)
     made.metadata["kernelspec"] = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     made.metadata["language_info"] = {"name": "python", "version": "3.11.9", "mimetype": "text/x-python"}
