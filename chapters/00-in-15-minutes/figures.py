@@ -4,18 +4,20 @@ Without a word of any language, so that one file serves all three.
 """
 
 import math
+from pathlib import Path
 
 from d2lps import cost
 from d2lps.algorithms import aggregate_at, ring, sharded
+from d2lps.notebook.grading.course import chapter_module
 from d2lps.topology import pcie_server
 from d2lps.trace import Trace
 from d2lps.units import show_seconds
-from d2lps.view.drawing.film import Clock, film, film_of_time
 from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.scene import race as level
-from d2lps.view.drawing.shapes import sheet
-from d2lps.view.drawing.svg import tag, words, worker
+from d2lps.view.drawing.svg import sheet, tag, words, worker
+
+films = chapter_module(Path(__file__).parent, "film")
 
 
 def opening() -> dict[str, Trace]:
@@ -31,7 +33,7 @@ def race() -> str:
     level([*scenes.values()])
     traces = [scene.trace for scene in scenes.values()]
     quickest, longest = min(traces, key=lambda trace: trace.duration), max(trace.duration for trace in traces)
-    clock = Clock(longest, follow(quickest).telling())
+    clock = films.Clock(longest, follow(quickest).telling())
     tall = max(scene.view[3] for scene in scenes.values())
     blocks = (tag("rect", x=96 + 11 * i, y=24, width=11, height=8, **worker(i)) for i in range(2))
     x, parts, row = 14.0, [words("MB", 122, 32, "note", "soft", None), *blocks], 16.0  # what is beside the links
@@ -41,9 +43,9 @@ def race() -> str:
         done = words(took, x + w - 10, 32, anchor="end", font_weight=700)
         parts.append(words(name, x + 10, 32, anchor="start", font_weight=700))
         parts.append(tag("g", done, **clock.seen([(trace.duration, math.inf)], still=True)))
-        parts.append(film(scene, clock=clock, x=x, y=44 + tall - h, width=w, height=h))
+        parts.append(films.film(scene, clock=clock, x=x, y=44 + tall - h, width=w, height=h))
         long, rows = (w - 64) * trace.duration / longest, row * len(trace.plan.nodes)
-        parts.append(film_of_time(scene, clock=clock, x=x + 54, y=56 + tall, width=long, height=rows))
+        parts.append(films.film_of_time(scene, clock=clock, x=x + 54, y=56 + tall, width=long, height=rows))
         parts += [
             words(node, x + 48, 56 + tall + row * (i + 0.5) + 4, "note", "soft", "end")
             for i, node in enumerate(trace.plan.nodes)

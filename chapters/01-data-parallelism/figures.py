@@ -10,8 +10,7 @@ from d2lps.topology.hosts import pcie_server
 from d2lps.units import Bandwidth, bandwidth, show_seconds
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.scene import race as level
-from d2lps.view.drawing.shapes import HALF, HIGH, arrow, box, cell, gpu, number, sheet, symbol
-from d2lps.view.drawing.svg import area, tag, words, worker
+from d2lps.view.drawing.svg import HALF, HIGH, area, arrow, box, cell, gpu, number, sheet, symbol, tag, words, worker
 from d2lps.view.drawing.timeline import timeline
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]

@@ -11,10 +11,9 @@ from d2lps.topology.cycles import Ring, rings
 from d2lps.topology.hosts import dgx1_v100
 from d2lps.trace import Trace
 from d2lps.view.drawing.layout import arrange
-from d2lps.view.drawing.shapes import arrow, cell, gpu, number, sheet
-from d2lps.view.drawing.svg import line, stroke, tag, words
+from d2lps.view.drawing.links import network
+from d2lps.view.drawing.svg import arrow, cell, gpu, line, number, sheet, stroke, tag, words
 from d2lps.view.drawing.theme import THIN
-from d2lps.view.drawing.topology_picture import network
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 

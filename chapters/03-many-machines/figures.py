@@ -8,8 +8,7 @@ from d2lps.algorithms import aggregate_at, ring, sharded
 from d2lps.topology import Link, Topology, machines
 from d2lps.trace import Trace
 from d2lps.units import size
-from d2lps.view.drawing.shapes import arrow, box, cell, number, sheet
-from d2lps.view.drawing.svg import area, tag, words, worker
+from d2lps.view.drawing.svg import area, arrow, box, cell, number, sheet, tag, words, worker
 
 
 def opening() -> dict[str, Trace]:

@@ -1,8 +1,7 @@
 """With what this chapter opens, and its figure: both without a word of any language."""
 
 from d2lps import Trace, simulate
-from d2lps.view.drawing.shapes import number, sheet, symbol
-from d2lps.view.drawing.svg import area, tag, words, worker
+from d2lps.view.drawing.svg import area, number, sheet, symbol, tag, words, worker
 
 COMPUTING = (0.010, 0.010, 0.030)  # seconds that each worker needs for a gradient: the third is slow
 GRADIENTS = 12  # that are taken into the weights

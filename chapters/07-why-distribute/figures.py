@@ -5,8 +5,7 @@ import math
 from d2lps import Link, Topology, Trace, cost, ring
 from d2lps.scaling.published import CHIPS, TRAINED
 from d2lps.schedule import Collective, Schedule, Task, Value
-from d2lps.view.drawing.shapes import arrow, box, sheet, symbol
-from d2lps.view.drawing.svg import area, fine, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, arrow, box, fine, sheet, stroke, symbol, tag, words, worker
 
 COMPUTING, GRADIENT = 0.008, 10**6  # seconds for the whole minibatch on one machine, and bytes
 

@@ -2,8 +2,7 @@
 
 from d2lps import Link, Topology, Trace, cost
 from d2lps.schedule import place
-from d2lps.view.drawing.shapes import arrow, box, sheet
-from d2lps.view.drawing.svg import area, corners, line, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, arrow, box, corners, line, sheet, stroke, tag, words, worker
 
 MB = 10**6
 PAIR = ("gpu1", "gpu2")

@@ -18,7 +18,7 @@ from d2lps.schedule import Schedule
 from d2lps.view.drawing.course_map import course_map
 from d2lps.view.drawing.lanes import LOOKS, Lanes
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.shapes import sheet
+from d2lps.view.drawing.svg import sheet
 
 THEME = Path(__file__).with_name("theme")
 THUMBNAILS = "thumbnails"

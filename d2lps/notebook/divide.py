@@ -12,8 +12,7 @@ from d2lps.scaling import GPUS, Choice, Layout, ScalingError, kept, step
 from d2lps.scaling.layout import check
 from d2lps.scaling.transformer import Transformer, known
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.shapes import sheet
-from d2lps.view.drawing.svg import area, hatch, line, rect, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, hatch, line, rect, sheet, stroke, tag, words, worker
 from d2lps.view.drawing.theme import STYLE
 from d2lps.view.player import has_front_end, without_view
 from d2lps.view.tables import SCROLLS

@@ -17,8 +17,7 @@ from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import Offer, page
 from d2lps.scaling.job import Job
 from d2lps.units import show_seconds
-from d2lps.view.drawing.shapes import sheet
-from d2lps.view.drawing.svg import area, fine, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, fine, sheet, stroke, tag, words, worker
 from d2lps.view.player import has_front_end, without_view
 from d2lps.view.tables import SCROLLS
 

@@ -5,7 +5,7 @@ trace needs. ``drawing/theme.py`` decides every color, also those of the workers
 worker has which color, and what is where at each moment; ``drawing/layout.py`` decides where nodes and lanes lie;
 ``drawing/traffic.py`` decides which links are full and which one is the bottleneck; ``drawing/legend.py`` decides the
 legend. ``drawing/lanes.py`` draws schedules and their traces: tasks, messages, idle time and memory of each device;
-``drawing/axis.py`` decides the axis of time that the stills of a race share.
+``drawing/still.py`` decides the axis of time that the stills of a race share.
 ``drawing/space_time.py`` draws a recorded network: the states of its nodes and an arrow per message.
 ``player/`` animates a scene with controls (``data.py`` makes the numbers that ``player.js`` reads), and
 ``drawing/course_map.py`` draws the map of the course;

@@ -49,7 +49,7 @@ def source(thing: object, doc: bool = False) -> Source:
 
     Examples
     --------
-    >>> from d2lps.view.drawing.svg import along
+    >>> from d2lps.view.drawing.svg import (along)
     >>> source(along)
     def along(line: Line, part: float) -> Point:
         (ax, ay), (bx, by) = line

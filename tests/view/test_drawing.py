@@ -37,19 +37,16 @@ from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.trace import Trace, pairs
 from d2lps.units import UnitError
 from d2lps.view.drawing import MOST_EVENTS, DrawingError, motion
-from d2lps.view.drawing.boxes import Box
-from d2lps.view.drawing.gauges import HIGH, gauges
-from d2lps.view.drawing.layout import arrange
+from d2lps.view.drawing.layout import Box, arrange
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import breadth
 from d2lps.view.drawing.motion import Motion, follow
 from d2lps.view.drawing.motion import replayed as state_at
-from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import stacked, step_labels
 from d2lps.view.drawing.theme import THEME, WORKERS
 from d2lps.view.drawing.timeline import timeline
-from d2lps.view.drawing.traffic import DECIDES, FULL
+from d2lps.view.drawing.traffic import DECIDES, FULL, HIGH, awaited, gauges, mean_full, place_name, reason
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,12 +8,12 @@ from helpers import browser as browsers
 from helpers.traces import PLANS, measured, predicted
 
 from d2lps.notebook.grading.course import chapter_module
-from d2lps.view.drawing.film import LASTS, STAYS, WAITS, Clock, film, film_of_time
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import page as sheet
 from d2lps.view.drawing.theme import STYLE
 
 ROOT = Path(__file__).parents[2]
+films = chapter_module(ROOT / "chapters" / "00-in-15-minutes", "film")
 pytestmark = pytest.mark.slow
 chromium, new_page = browsers.chromium, browsers.new_page
 
@@ -45,14 +45,16 @@ def covered(seen: list) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("trace", [predicted("pcie, sharded", 4), measured(PLANS["servers"])])
 def test_each_moment_shows_its_state(new_page, tmp_path, trace):
-    scene, clock = Scene(trace), Clock(trace.duration, trace.duration / 3)
+    scene, clock = Scene(trace), films.Clock(trace.duration, trace.duration / 3)
     moving, still = new_page(), new_page()
     size = {"x": 0, "y": 0, "width": scene.view[2], "height": scene.view[3]}
-    drawn = film(scene, clock, **size) + film_of_time(scene, clock, x=0, y=scene.view[3], width=500, height=100)
+    drawn = films.film(scene, clock, **size) + films.film_of_time(
+        scene, clock, x=0, y=scene.view[3], width=500, height=100
+    )
     (tmp_path / "film.svg").write_text(alone(scene, drawn, clock.style()), "utf-8")
     moving.goto((tmp_path / "film.svg").as_uri())
     for part in (0.1, 0.37, 0.66, 0.92):
-        moving.evaluate(AT, 1000 * (WAITS + LASTS * part))
+        moving.evaluate(AT, 1000 * (films.WAITS + films.LASTS * part))
         (tmp_path / "still.svg").write_text(alone(scene, scene.svg(part * trace.duration, **size)), "utf-8")
         still.goto((tmp_path / "still.svg").as_uri())
         one, other = (covered(page.evaluate(SEEN)) for page in (moving, still))
@@ -70,11 +72,11 @@ def test_the_race_ends_with_its_times_and_begins_again(new_page):
     ends = page.locator(".d2-still > g > text[font-weight='700']")
     assert ends.all_text_contents() == ["96 ms", "32 ms", "24 ms"]
     for now in (10, 28, 70, 100):
-        page.evaluate(AT, 1000 * (WAITS + LASTS * now / 96))
+        page.evaluate(AT, 1000 * (films.WAITS + films.LASTS * now / 96))
         seen = ends.evaluate_all("all => all.map(e => getComputedStyle(e).visibility === 'visible')")
         assert seen == [trace.duration <= now / 1000 for trace in traces]
     whole = page.evaluate("document.getAnimations().map(e => e.effect.getTiming().duration)")
-    assert {*whole} == {1000 * (WAITS + LASTS + STAYS)}
+    assert {*whole} == {1000 * (films.WAITS + films.LASTS + films.STAYS)}
 
 
 def test_reduced_motion_shows_one_moment_with_all_times(new_page):

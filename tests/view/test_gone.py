@@ -4,15 +4,16 @@ import json
 import re
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from helpers import browser as browsers
 from helpers.traces import texts
 
 from d2lps import Event, Link, Plan, Topology, Trace, watch
+from d2lps.notebook.grading.course import chapter_module
 from d2lps.trace import TraceError
 from d2lps.view.drawing import draw
-from d2lps.view.drawing.film import Clock, film
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
@@ -20,6 +21,7 @@ from d2lps.view.drawing.still import step_labels
 from d2lps.view.drawing.timeline import step_runs, timeline
 from d2lps.view.drawing.traffic import GONE
 
+films = chapter_module(Path(__file__).parents[2] / "chapters" / "00-in-15-minutes", "film")
 chromium = browsers.chromium
 NODES = ("w", "s", "t")
 
@@ -84,7 +86,9 @@ def test_it_is_crossed_out_only_then():
     assert crossed == [0, 1, 0]
     hidden = [re.search('class="d2-cross"( display="none")?', scene.svg(at)).group(1) for at in (1.0, 3.0)]
     assert hidden == [' display="none"', None]
-    assert "d2-gone" in film(scene, Clock(5.0, 1.0)) and any("crossed out" in what for _, what in marks([scene]))
+    assert "d2-gone" in films.film(scene, films.Clock(5.0, 1.0)) and any(
+        "crossed out" in what for _, what in marks([scene])
+    )
 
 
 def test_its_links_are_gray_only_then():

@@ -8,8 +8,7 @@ from helpers.traces import SCENES, texts
 
 from d2lps import cost, draw, hierarchical, machines, ring, sharded
 from d2lps.trace import pairs
-from d2lps.view.drawing.boxes import host
-from d2lps.view.drawing.layout import arrange
+from d2lps.view.drawing.layout import arrange, host
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import still
 

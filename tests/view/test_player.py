@@ -32,9 +32,9 @@ from d2lps.units import show_seconds
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.links import STATES
 from d2lps.view.drawing.motion import follow
-from d2lps.view.drawing.reason import place_name
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import state
+from d2lps.view.drawing.traffic import place_name
 from d2lps.view.player import Player
 from d2lps.view.tables import Table
 

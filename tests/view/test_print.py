@@ -9,7 +9,7 @@ from helpers.traces import names, predicted
 
 from d2lps import cost, watch
 from d2lps.schedule import gpipe, one_f_one_b, pipeline
-from d2lps.view.drawing.axis import LETTER, axis
+from d2lps.view.drawing.still import LETTER, axis
 
 chromium, new_page = browsers.chromium, browsers.new_page
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
-from d2lps.view.drawing.shapes import arrow, sheet
-from d2lps.view.drawing.svg import area, fine, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, arrow, fine, sheet, stroke, tag, words, worker
 
 WIDE, HIGH, ACROSS, BETWEEN, EDGE = 150, 74, 166, 42, 16
 MARK = 18  # the height of the line with the mark

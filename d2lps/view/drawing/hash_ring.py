@@ -10,8 +10,7 @@ from itertools import pairwise
 
 from d2lps.algorithms.placement import Placement
 from d2lps.messages import text
-from d2lps.view.drawing.shapes import sheet
-from d2lps.view.drawing.svg import area, escape, fine, letters, tag, words, worker
+from d2lps.view.drawing.svg import area, escape, fine, letters, sheet, tag, words, worker
 
 OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and its center
 NUMBERED = 0.025  # of a turn: a longer arc has its server's number too, since colors may look alike

@@ -20,8 +20,8 @@ from d2lps.schedule.acts import made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.boxes import spoken
-from d2lps.view.drawing.paths import seats
+from d2lps.view.drawing.layout import spoken
+from d2lps.view.drawing.motion import seats
 from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
 

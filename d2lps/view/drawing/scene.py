@@ -4,14 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from d2lps.trace import Trace
-from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box, host
-from d2lps.view.drawing.gauges import backlogs, label_level
-from d2lps.view.drawing.hosts import host_boxes
-from d2lps.view.drawing.layout import Layout, arrange
+from d2lps.view.drawing.layout import KEY, LABEL, PAD, Box, Layout, arrange, host, host_boxes
 from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
-from d2lps.view.drawing.motion import Look, Motion, follow
-from d2lps.view.drawing.paths import TILE, MessagePath, paths
-from d2lps.view.drawing.reason import losses
+from d2lps.view.drawing.motion import TILE, Look, MessagePath, Motion, follow, paths
 from d2lps.view.drawing.svg import (
     area,
     block,
@@ -29,7 +24,7 @@ from d2lps.view.drawing.svg import (
     worker,
 )
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.traffic import Traffic, traffic
+from d2lps.view.drawing.traffic import Traffic, backlogs, label_level, losses, traffic
 
 
 class Scene:

@@ -8,8 +8,7 @@ from collections import defaultdict
 from itertools import accumulate
 
 from d2lps.trace import Event, Predicted, Trace
-from d2lps.view.drawing.motion import SERVER, Message, Motion
-from d2lps.view.drawing.paths import seats
+from d2lps.view.drawing.motion import SERVER, Message, Motion, seats
 from d2lps.view.drawing.svg import area, fine, rect, tag, worker
 from d2lps.view.drawing.theme import LIGHT
 

@@ -9,16 +9,14 @@ from itertools import groupby
 
 from d2lps.messages import html_language, text
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.gauges import gauges
 from d2lps.view.drawing.lanes import GAUGE, WIDE, Lanes
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import STATES
-from d2lps.view.drawing.motion import Change
-from d2lps.view.drawing.paths import REACH, TILE
-from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
+from d2lps.view.drawing.motion import REACH, TILE, Change
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import origin, step_labels
 from d2lps.view.drawing.theme import COLORS
+from d2lps.view.drawing.traffic import awaited, gauges, mean_full, place_name, reason
 
 TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "zoom", "keys", "details")

@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from d2lps.units import show_size
-from d2lps.view.drawing.gauges import HIGH, gauges
-from d2lps.view.drawing.hosts import host_boxes
+from d2lps.view.drawing.layout import host_boxes
 from d2lps.view.drawing.links import breadth, forwarding_box, idle_lanes, rates, used_lane
-from d2lps.view.drawing.motion import Change, Look
-from d2lps.view.drawing.paths import REACH, MessagePath
+from d2lps.view.drawing.motion import REACH, Change, Look, MessagePath
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, fine, num, shift, tag, words, worker
 from d2lps.view.drawing.timeline import WIDE, timeline
-from d2lps.view.drawing.traffic import IDLE
+from d2lps.view.drawing.traffic import HIGH, IDLE, gauges
 
 WAITS, LASTS, STAYS = 0.8, 11.0, 3.2  # seconds: before the start, during the slowest trace, at the end
 UPDATES = 40  # changes of the numbers during the slowest trace
