@@ -23,7 +23,7 @@ from d2lps import (
     two_rings,
 )
 from d2lps.messages import only, text_in
-from d2lps.notebook.reveal import Bar, chart
+from d2lps.notebook.predict import Bar, chart
 from d2lps.topology import leaf_spine
 from d2lps.units import show_number, show_size
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lps.messages import LANGUAGES, html_language, language, named, only, text
-from d2lps.notebook.reveal import Bar, chart
+from d2lps.notebook.predict import Bar, chart
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.lanes import Lanes

@@ -14,13 +14,11 @@ the names of this room; judges of answers that are not plans lie beside it::
 """
 
 from d2lps.notebook.grading.attempts import check_exercise, solution
-from d2lps.notebook.grading.calls import Stopped, call, stop_thread
+from d2lps.notebook.grading.calls import Stopped, call, in_turns, stop_thread
 from d2lps.notebook.grading.course import ExerciseError
-from d2lps.notebook.grading.elsewhere import elsewhere
+from d2lps.notebook.grading.elsewhere import elsewhere, shared_names, size_kept
 from d2lps.notebook.grading.exercise import Exercise, Failure, failure, size_text, time_text
-from d2lps.notebook.grading.memory import shared_names, size_kept
 from d2lps.notebook.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
-from d2lps.notebook.grading.turns import in_turns
 from d2lps.notebook.grading.verdict import Verdict
 
 __all__ = [

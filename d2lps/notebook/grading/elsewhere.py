@@ -1,12 +1,17 @@
-"""Call an answer in another process, to see if its result depends on the process, as ``hash`` does."""
+"""Call an answer in another process, to see if its result depends on the process, as ``hash`` does.
 
+The objects that a function keeps from one call to the next: their size, and those that two functions share.
+"""
+
+import gc
 import json
 import os
 import pickle
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 PATIENCE = 60.0  # seconds
 ASK = """
@@ -70,3 +75,84 @@ def elsewhere(answer: Callable, *arguments: object) -> object:
     except subprocess.TimeoutExpired:
         return None
     return json.loads(process.stdout) if process.returncode == 0 else None
+
+
+def size_kept(thing: object, without: Iterable[object] = ()) -> int:
+    """Return the bytes of a thing and of all objects that it refers to, directly or indirectly.
+
+    A number counts once for each reference to it: Python shares some numbers, and a copy shares fewer.
+
+    Parameters
+    ----------
+    thing : object
+        A function that a learner has written, or an object that it has made.
+    without : iterable
+        Objects to leave out, with all that they refer to, because the function was given them.
+
+    Examples
+    --------
+    >>> def make():
+    ...     had = []
+    ...     return lambda value: had.append(value)
+    >>> receive = make()
+    >>> before, _ = size_kept(receive), [receive(i) for i in range(1000)]
+    >>> size_kept(receive) - before > 8000
+    True
+    """
+    if isinstance(thing, Away):
+        return thing.size_kept(without)
+    kept = (item for item in _reached(thing, without) if not isinstance(item, FunctionType))
+    # getsizeof counts only the object of a tensor, not its elements.
+    return sum(sys.getsizeof(item) + getattr(item, "nbytes", 0) for item in kept)
+
+
+def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
+    """Return the names that are in a dict, list or set that both objects refer to.
+
+    Parameters
+    ----------
+    one, other : object
+        Made by two calls of the same function.
+    names : iterable of str
+        Names that a call would store: of a dict the keys, alone or in a tuple, of a list or set only tuples.
+
+    Returns
+    -------
+    set of str
+        Empty if each has a memory of its own.
+
+    Examples
+    --------
+    >>> def make(memory={}):
+    ...     return lambda name: memory.setdefault(name, 0)
+    >>> one, other = make(), make()
+    >>> one("w"), shared_names(one, other, ["w", "b"])
+    (0, {'w'})
+    """
+    if isinstance(one, Away):
+        return one.shared_names(other, names)
+    ids = {id(item) for item in _reached(one)}
+    common = [item for item in _reached(other) if id(item) in ids and isinstance(item, dict | list | set)]
+    entries = [entry for each in common for entry in each if isinstance(each, dict) or isinstance(entry, tuple)]
+    parts = [part for entry in entries for part in (entry if isinstance(entry, tuple) else [entry])]
+    return {part for part in parts if isinstance(part, str)} & set(names)
+
+
+def _reached(thing: object, without: Iterable[object] = ()) -> Iterator[object]:
+    """Yield the thing and all objects it refers to; of a function's globals, only those it names.
+
+    A number is yielded for each reference to it, any other object once.
+    """
+    seen, pending = set(map(id, without)), [thing]
+    while pending:
+        thing = pending.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType | CodeType | BuiltinFunctionType):
+            continue
+        if not isinstance(thing, int | float):
+            seen.add(id(thing))
+        yield thing
+        if isinstance(thing, FunctionType):
+            pending += [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), vars(thing)]
+            pending += [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
+        else:
+            pending += gc.get_referents(thing)
