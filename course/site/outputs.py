@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from course.book.findings import BookError
-from d2lps.notebook import explore_page, plots, predict_page, reveal, schedule_table
+from d2lps.notebook import explore_page, plots, predict, predict_page, schedule_table
 from d2lps.view import player
 from d2lps.view.drawing import lanes
 from d2lps.view.drawing.theme import STYLE, THIN
@@ -15,7 +15,7 @@ KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain
 # Scripts and style sheets that outputs repeat; the longest come first, because some contain others.
 CODE = (player.MODULE, schedule_table.EDIT, explore_page.CHOOSE, predict_page.ASK)
 LOOKS = (player.LOOKS, STYLE, THIN, lanes.LOOKS)
-LOOKS += (schedule_table.LOOK, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
+LOOKS += (schedule_table.LOOK, explore_page.LOOK, predict_page.LOOK, predict.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
 _NAMES = re.compile(r"^(?:export )?(?:async )?function (play|edit|choose|ask)\b", re.M)
 _UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # comments and indents
@@ -46,7 +46,7 @@ def shared_code() -> dict[str, str]:
 
 def shared_looks() -> str:
     """Return the style sheets of LOOKS that most pages need, each rule once."""
-    own = explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS
+    own = explore_page.LOOK, predict_page.LOOK, predict.LOOK, plots.LETTERS
     return "\n".join([player.LOOKS, *own, f".scrolls{{{SCROLLS}}}"]) + "\n"
 
 
