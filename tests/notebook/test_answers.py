@@ -44,7 +44,7 @@ from helpers.exercises import (
 import d2lps
 from d2lps import check_exercise, solution
 from d2lps.messages import sentences
-from d2lps.notebook.grading import diagnosis
+from d2lps.notebook.grading import plan_judge
 from d2lps.notebook.grading.course import texts_of
 
 TABLES = [
@@ -179,8 +179,8 @@ def test_there_are_enough_wrong_answers():
         if id in test_exercises_04.IDS:
             assert hinted == made[id] - COMMON and set(EXERCISES[id].keeps) <= made[id]
     named = {key.removeprefix("checks.mistake.") for key in sentences("en") if key.startswith("checks.mistake.")}
-    assert {*diagnosis.MISTAKES.values(), "broken-plan", "not-collected"} <= named
-    assert set(diagnosis.MISTAKES.values()) - {"updates"} <= set.union(*made.values())
+    assert {*plan_judge.MISTAKES.values(), "broken-plan", "not-collected"} <= named
+    assert set(plan_judge.MISTAKES.values()) - {"updates"} <= set.union(*made.values())
 
 
 @pytest.mark.parametrize("id", FAULTY)
