@@ -68,7 +68,14 @@ RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}
 MEASURED = {id: parts for table in TABLES for id, parts in getattr(table, "MEASURED", {}).items()}
 FAULTY = {id: faulty for table in TABLES for id, faulty in getattr(table, "FAULTY", {}).items()}
 CASE = r"([kmnp]|len\((sizes|costs|ids)\)) = \d"  # how a sentence begins
-COMMON = {"endless", "raised", "not-general"}  # mistakes whose hints are those of all exercises
+COMMON = {
+    "differs",
+    "endless",
+    "not-general",
+    "nothing-returned",
+    "raised",
+    "wrong-type",
+}  # mistakes whose hints are those of all exercises
 
 # The mistakes in which nothing can be played, and those in which it depends on the answer.
 NOT_PLAYED = set(
