@@ -5,6 +5,7 @@ asked for again after every event. If an answer differs, the rules that learners
 events: the one that has answered alike all along names the mistake.
 """
 
+import contextlib
 import heapq
 import math
 import random
@@ -195,7 +196,7 @@ def judge(case: StalenessCase, answer: Callable) -> None:
 
         past.append(play(events, rule, tell, ask))
         if past[-1].asked and (last := past[-1].asked[-1]).answer != rule.may_read(*last.event[1:]):
-            raise _blame(case, rule, past)
+            raise _blame(case, rule, past, ask)
 
 
 def _functions(case: StalenessCase, answer: Callable) -> dict[str, Callable]:
@@ -211,9 +212,13 @@ def _untouched(may_read: Callable) -> bool:
     return code is not None and not (code.co_names or code.co_freevars)
 
 
-def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played]) -> Failure:
+def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callable) -> Failure:
     """Names the mistake, tells who is how far, and what has come."""
     last = past[-1].asked[-1]
+    with contextlib.suppress(Failure):  # more questions, so that fewer rules answer alike
+        for number in range(1, rule.clock[last.event.worker, last.event.key] + 1):
+            each = last.event._replace(number=number)
+            past[-1].asked.append(Asked(last.at, each, ask(*each[1:])))
     names = (name for name, make in INSTEAD if all(_answers_alike(make(case.n, case.s), each) for each in past))
     mistake = next(names, "differs")
     _, worker, key, number = last.event
