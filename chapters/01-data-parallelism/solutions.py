@@ -107,11 +107,6 @@ def handed_on_by_the_first(gpus, cpu, chunks):
     return Plan(plan.nodes, plan.share, [*steps, hand_on], holds=gpus, wants=gpus)
 
 
-def by_numbered_servers(gpus, servers):
-    numbered = {f"cpu{i}": rate for i, rate in enumerate(servers.values())}
-    return served(gpus, numbered, by(numbered))
-
-
 WRONG = {
     "own-gpu": {
         "all-on-one": [lambda gpus: aggregate_at(gpus, gpus[0])],
@@ -154,6 +149,6 @@ WRONG = {
         "overlapped": [lambda gpus, servers: sharded(gpus, by(servers), chunks=4)],
         "share-sum": [lambda gpus, servers: served(gpus, servers, {
             name: int(100 * rate / sum(servers.values())) for name, rate in servers.items()})],
-        "not-general": [by_numbered_servers],
+        "not-general": [lambda gpus, servers: served(gpus, servers, {"cpu0": "2/3", "cpu1": "1/3"})],
     },
 }
