@@ -81,8 +81,8 @@ def sparse_pull(rows, cuts, ask):
     return torch.stack([found[row] for row in rows]) if rows else torch.empty(0)
 
 
-# What learners write instead. Each answer does one thing wrong; `stored`, `ringed`, `server_of` and `tables` are what
-# they have in common.
+# What learners write instead. Each answer does one thing wrong; `stored`, `ringed`, `tables` and `collected` are
+# what they have in common.
 
 
 def stored(serve, push=None, pull=None, at=lambda key, servers: servers[key % len(servers)]):
@@ -101,27 +101,8 @@ def stored(serve, push=None, pull=None, at=lambda key, servers: servers[key % le
     return answer
 
 
-def right(n, send, recv, limit=None, acknowledge=False):
-    """The server's side of the solution."""
-    pushed, totals, asking = {}, {}, {}
-    handled = 0
-    while limit is None or handled < limit:
-        handled += 1
-        worker, (word, key, value) = recv()
-        open_round, asked = pushed.setdefault(key, {}), asking.setdefault(key, [])
-        if word == "push":
-            open_round[worker] = value
-            if acknowledge:
-                send(worker, "counted")
-            if len(open_round) == n:
-                totals[key] = sum(open_round.values())
-                open_round.clear()
-                while asked:
-                    send(asked.pop(), totals[key])
-        elif worker in open_round:
-            asked.append(worker)
-        else:
-            send(worker, totals[key])
+def served(**changed):
+    return stored(lambda n, send, recv: counted(n, send, recv, **changed))
 
 
 def answers_at_once(n, send, recv):
@@ -135,9 +116,9 @@ def answers_at_once(n, send, recv):
             send(worker, totals[key])
 
 
-def counted(n, send, recv, make=sum, keep=False, store=False, every=False, answer=True):
-    """The solution again: make(values of a round) is its result; with ``every``, all keys close before a pull."""
-    pushed, kept, totals, closed, asking = {}, {}, {}, {}, []
+def counted(n, send, recv, make=sum, keep=False, answer=True):
+    """The server of the solution: make(values of a round) is its result."""
+    pushed, kept, totals, asking = {}, {}, {}, []
     while True:
         worker, (word, key, value) = recv()
         if word == "push":
@@ -145,14 +126,12 @@ def counted(n, send, recv, make=sum, keep=False, store=False, every=False, answe
             if len(pushed[key]) == n:
                 kept[key] = [*(kept.get(key, []) if keep else []), *pushed.pop(key).values()]
                 totals[key] = make(kept[key])
-                closed[key] = closed.get(key, 0) + 1
         else:
             asking.append((worker, key))
-        ready = [(one, each) for one, each in asking if one not in pushed.get(each, {}) and each in totals]
-        if answer and (not every or (not pushed and len(set(closed.values())) == 1)):
-            for one, each in ready:
+        for one, each in [*asking] if answer else ():
+            if one not in pushed.get(each, {}) and each in totals:
                 asking.remove((one, each))
-                send(one, dict(totals) if store else totals[each])
+                send(one, totals[each])
 
 
 def counts_on(n, send, recv):
@@ -168,11 +147,6 @@ def counts_on(n, send, recv):
         if count[key] % n == 0:
             for one in asking.pop(key, []):
                 send(one, totals[key])
-
-
-def never_forgets(n, send, recv):
-    """Adds what is pushed to what was there."""
-    counted(n, send, recv, keep=True)
 
 
 def push_waits_for_all(n, send, recv):
@@ -197,43 +171,6 @@ def waiting_push(server, send, recv):
     return push
 
 
-def never_answers(n, send, recv):
-    counted(n, send, recv, answer=False)
-
-
-def pushed_twice(server, send, recv):
-    """Sends the value in two messages, of which the server ignores one."""
-    def push(key, value):
-        send(server(key), ("copy", key, value))
-        send(server(key), ("push", key, value))
-    return push
-
-
-def ignores_copies(n, send, recv):
-    def only_pushes():
-        while True:
-            worker, message = recv()
-            if message[0] != "copy":
-                return worker, message
-    right(n, send, only_pushes)
-
-
-def told_to_all(n, send, recv):
-    """A complete sum goes to everyone, and nobody says of which key it is."""
-    values = {}
-    while True:
-        worker, (word, key, value) = recv()
-        values.setdefault(key, {})[worker] = value
-        if len(values[key]) == n:
-            had = values.pop(key)
-            for one in had:
-                send(one, sum(had.values()))
-
-
-def takes_the_next(server, send, recv):
-    return lambda key: recv()[1]
-
-
 SHARED = {}
 
 
@@ -255,45 +192,18 @@ def stable(text):
     return int.from_bytes(sha256(str(text).encode()).digest()[:8], "big")
 
 
-def ringed(name=lambda i, server: server, virtual=256, number=stable, key_number=None):
-    """An answer with a ring on which server number i lies at number(f"{name} {v}") for each v."""
+def ringed(name=lambda i, server: server, virtual=256):
+    """An answer with a ring on which server number i lies at the hashes of f"{name} {v}" for each v."""
     def answer(keys, servers):
-        ring = sorted((number(f"{name(i, server)} {v}"), server) for i, server in enumerate(servers)
+        ring = sorted((stable(f"{name(i, server)} {v}"), server) for i, server in enumerate(servers)
                       for v in range(virtual))
         places = [at for at, _ in ring]
-        return {key: ring[bisect(places, (key_number or number)(key)) % len(ring)][1] for key in keys}
+        return {key: ring[bisect(places, stable(key)) % len(ring)][1] for key in keys}
     return answer
-
-
-FOUND = {}
-
-
-def remembered(keys, servers):
-    """Where a key was found once it is looked for again."""
-    for key, server in placement(keys, servers).items():
-        FOUND.setdefault(key, server)
-    return {key: FOUND[key] for key in keys}
 
 
 def round_robin(keys, servers):
     return {key: servers[i % len(servers)] for i, key in enumerate(keys)}
-
-
-def highest(keys, servers):
-    """Rendezvous hashing: of all servers the one with the highest hash for this key."""
-    return {key: max(servers, key=lambda server: stable(f"{server} {key}")) for key in keys}
-
-
-def jumps(keys, servers):
-    """Jump hashing (Lamping and Veach, 2014): few moves, as long as only the last server leaves."""
-    def jump(number):
-        b, j = -1, 0
-        while j < len(servers):
-            b = j
-            number = (number * 2862933555777941757 + 1) % 2**64
-            j = int((b + 1) * 2**31 / ((number >> 33) + 1))
-        return b
-    return {key: servers[jump(stable(key))] for key in keys}
 
 
 def messages_counted(n):
@@ -306,8 +216,8 @@ def messages_counted(n):
     return receive
 
 
-def tables(add=None, forget=True, take=lambda number, now: True, order=sorted, late=False, by_round=True):
-    """An answer that keeps, per round, worker → value; ``add``: how a value that is there meets another one."""
+def tables(forget=True, take=lambda number, now: True, order=sorted, add=sum, late=False, by_round=True):
+    """An answer that keeps, per round, worker → value; one thing is changed."""
     def answer(n):
         rounds, closed, now = {}, set(), [1]
 
@@ -316,17 +226,23 @@ def tables(add=None, forget=True, take=lambda number, now: True, order=sorted, l
             if (by_round and not late and number in closed) or not take(number, now[0]):
                 return None
             values = rounds.setdefault(at, {})
-            values[worker] = add(values[worker], value) if add and worker in values else value
+            values[worker] = value
             if len(values) < n:
                 return None
             closed.add(number)
             now[0] = max(now[0], number + 1)
-            total = sum(values[i] for i in order(values))
+            total = add([values[i] for i in order(values)])
             if forget:
                 del rounds[at]
             return total
         return receive
     return answer
+
+
+def into_the_first(values):
+    for value in values[1:]:
+        values[0] += value
+    return values[0]
 
 
 def added_again_on_arrival(n):
@@ -339,25 +255,6 @@ def added_again_on_arrival(n):
         totals[number] = totals.get(number, 0) + value
         who[number].add(worker)
         return totals[number] if len(who[number]) == n else None
-    return receive
-
-
-def into_the_first(n):
-    """Adds into the tensor that came first, which is not its own."""
-    rounds, closed = {}, set()
-
-    def receive(worker, number, value):
-        if number in closed:
-            return None
-        values = rounds.setdefault(number, {})
-        values[worker] = value
-        if len(values) < n:
-            return None
-        closed.add(number)
-        total = values[0]
-        for i in range(1, n):
-            total += values[i]
-        return total
     return receive
 
 
@@ -397,30 +294,18 @@ def by_division(rows, cuts, ask):
     return torch.stack([found[row] for row in rows])
 
 
-def sixteen_wide(rows, cuts, ask):
-    """As if every row had sixteen elements, as in the first case."""
-    found = torch.empty(len(rows), 16)
-    for server in sorted({part_of(cuts, row) for row in rows}):
-        here = sorted({row for row in rows if part_of(cuts, row) == server})
-        got = ask(server, [row - cuts[server] for row in here])
-        for at, row in enumerate(rows):
-            if row in here:
-                found[at] = got[here.index(row)]
-    return found
-
-
 WRONG = {
     "push-pull": {
         "too-early": [stored(answers_at_once)],
-        "old-round": [stored(never_forgets)],
+        "old-round": [served(keep=True)],
         "push-waits": [stored(push_waits_for_all, push=waiting_push)],
-        "no-answer": [stored(never_answers)],
+        "no-answer": [served(answer=False)],
         "overtaken": [stored(counts_on)],
-        "too-many-bytes": [stored(ignores_copies, push=pushed_twice)],
-        "one-server": [stored(right, at=lambda key, servers: servers[0])],
+        "too-many-bytes": [served(make=lambda values: sum(value.double() for value in values))],
+        "one-server": [stored(counted, at=lambda key, servers: servers[0])],
         "wrong-type": [lambda workers, servers, send, recv: recv],
-        "differs": [stored(told_to_all, pull=takes_the_next), behind_the_network],
-        "endless": [stored(right, pull=lambda server, send, recv: lambda key: [None for _ in iter(int, 1)])],
+        "differs": [served(make=lambda values: values[-1]), behind_the_network],
+        "endless": [stored(counted, pull=lambda server, send, recv: lambda key: [None for _ in iter(int, 1)])],
     },
     "placement": {
         "python-hash": [lambda keys, servers: {key: servers[hash(key) % len(servers)] for key in keys}],
@@ -428,9 +313,9 @@ WRONG = {
         "moves-between": [lambda keys, servers: ringed(virtual=600 // len(servers))(keys, servers)],
         "depends-on-others": [round_robin],
         "uneven": [ringed(virtual=1)],
-        "by-position": [jumps],
-        "differs": [remembered],
-        "not-general": [lambda keys, servers: highest(keys, servers) if len(servers) < 7 else 0 / 0],
+        "by-position": [ringed(name=lambda i, server: i)],
+        "differs": [lambda keys, servers: {key: random.choice(servers) for key in keys}],
+        "not-general": [lambda keys, servers: placement(keys, servers) if len(servers) < 7 else 0 / 0],
     },
     "count-workers": {
         "counts-messages": [messages_counted],
@@ -439,7 +324,7 @@ WRONG = {
         "repeat-opens": [tables(late=True)],
         "keeps-all": [tables(forget=False)],
         "arrival-order": [tables(order=list)],
-        "differs": [tables(take=lambda number, now: number <= now), into_the_first],
+        "differs": [tables(take=lambda number, now: number <= now), tables(add=into_the_first)],
     },
     "sparse-pull": {
         "everything": [every_row],
@@ -450,6 +335,6 @@ WRONG = {
         "wrong-cut": [by_division],
         "order-lost": [lambda rows, cuts, ask: sparse_pull(sorted(rows), cuts, ask)],
         "differs": [lambda rows, cuts, ask: sparse_pull(sorted(set(rows)), cuts, ask)],
-        "not-general": [sixteen_wide],
+        "not-general": [collected()],
     },
 }

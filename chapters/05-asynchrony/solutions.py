@@ -100,34 +100,30 @@ def whatever_is_ready(sizes, ready, alpha, bandwidth):
     return buckets
 
 
-def only_two(sizes, ready, alpha, bandwidth):
+def end(buckets, sizes, ready, alpha, bandwidth):
+    free = 0
+    for bucket in buckets:
+        free = max(free, ready[bucket[-1]]) + alpha + sum(sizes[i] for i in bucket) / bandwidth
+    return free
+
+
+def only_two(*given):
     """Tries every place for one cut."""
-    def end(buckets):
-        free = 0
-        for bucket in buckets:
-            free = max(free, ready[bucket[-1]]) + alpha + sum(sizes[i] for i in bucket) / bandwidth
-        return free
-    every = list(range(len(sizes)))
-    return min(([every[:i], every[i:]] if i else [every] for i in range(len(sizes))), key=end)
+    every = list(range(len(given[0])))
+    return min(([every[:i], every[i:]] if i else [every] for i in every), key=lambda found: end(found, *given))
 
 
-def tries_all(sizes, ready, alpha, bandwidth):
+def tries_all(*given):
     """2^(n−1) ways: right, and never done."""
-    def end(buckets):
-        free = 0
-        for bucket in buckets:
-            free = max(free, ready[bucket[-1]]) + alpha + sum(sizes[i] for i in bucket) / bandwidth
-        return free
-
     def ways():
-        for cuts in product((False, True), repeat=len(sizes) - 1):
+        for cuts in product((False, True), repeat=len(given[0]) - 1):
             buckets = [[0]]
             for i, new in enumerate(cuts, 1):
                 if new:
                     buckets.append([])
                 buckets[-1].append(i)
             yield buckets
-    return min(ways(), key=end)
+    return min(ways(), key=lambda found: end(found, *given))
 
 
 def changed(change):

@@ -191,11 +191,11 @@ def test_a_failure_tells_who_sent_what():
     made = texts_of("push-pull").solutions()
     verdict = check_exercise("push-pull", made["WRONG"]["push-pull"]["too-many-bytes"][0])
     assert plain(verdict).splitlines() == [
-        "n = 3, k = 2: in all, worker0 sends 156.3 kB, but its values have only 77.76 kB.",
-        "worker0 → server0: 27 messages, 78.16 kB",
-        "worker0 → server1: 27 messages, 78.16 kB",
-        "server0 → worker0: 9 messages, 38.88 kB",
-        "server1 → worker0: 9 messages, 38.88 kB",
+        "n = 3, k = 2: in all, worker0 receives 155.5 kB, but the sums that it wants have only 77.76 kB.",
+        "worker0 → server0: 18 messages, 39.17 kB",
+        "worker0 → server1: 18 messages, 39.17 kB",
+        "server0 → worker0: 9 messages, 77.76 kB",
+        "server1 → worker0: 9 messages, 77.76 kB",
     ]
     verdict = check_exercise("count-workers", made["messages_counted"])
     assert verdict.sentence.splitlines()[-1] == "The messages that came, as (worker, number): (0, 1) (0, 1) (1, 1)"
