@@ -37,7 +37,7 @@ def judge(case: ReductionCase, answer: Callable) -> Trace:
     """The predicted trace of the plan through which the reduction came out right; raises Failure."""
     reduction = call(case, answer)
     if not isinstance(reduction, d2lps.Reduction):
-        raise failure("not-a-reduction", "not-a-reduction", case, type=type(reduction).__name__)
+        raise failure("wrong-type", "not-a-reduction", case, type=type(reduction).__name__)
     _require_like_them(case, reduction.combine)
     _require_right_values(case, reduction.combine)
     _require_neutral(case, reduction.combine, reduction.identity)
@@ -73,9 +73,9 @@ def _require_like_them(case: ReductionCase, combine: Callable) -> None:
     both = call(case, combine, own, arrived)
     if not isinstance(both, torch.Tensor) or both.shape != own.shape or both.dtype != own.dtype:
         got = f"{tuple(both.shape)}, {both.dtype}" if isinstance(both, torch.Tensor) else type(both).__name__
-        raise failure("not-like-them", "not-like-them", case, got=got)
+        raise failure("wrong-type", "not-like-them", case, got=got)
     if own.tolist() != [1.0, 2.0] or arrived.tolist() != [3.0, 2.0]:
-        raise failure("changes-them", "changes-them", case)
+        raise failure("differs", "changes-them", case)
     if both.tolist() == own.tolist():
         raise failure("todo", "arrives-in-vain", case)
 

@@ -88,15 +88,15 @@ def _order(case: HostCase, answer: Callable) -> list[str]:
     strange = [type(each).__name__ for each in order if not isinstance(each, str)] if listed else []
     if not listed or strange:
         got = type(order).__name__ + "".join(f"[{each}]" for each in strange[:1])
-        raise failure("not-an-order", "not-an-order", case, type=got)
+        raise failure("wrong-type", "not-an-order", case, type=got)
     if not order:
         raise failure("todo", "no-order", case)
     for node in order:
         if node not in case.workers:
-            raise failure("other-nodes", "order-strange", case, node=node, nodes=" ".join(case.workers))
+            raise failure("differs", "order-strange", case, node=node, nodes=" ".join(case.workers))
         if order.count(node) > 1:
-            raise failure("twice", "order-twice", case, node=node)
+            raise failure("differs", "order-twice", case, node=node)
     for node in case.workers:
         if node not in order:
-            raise failure("other-nodes", "order-missing", case, node=node)
+            raise failure("differs", "order-missing", case, node=node)
     return list(order)

@@ -116,7 +116,6 @@ EXERCISES = {
         ),
         judge_servers.judge,
         fills=judge_servers.told,
-        keeps=("rounded-down", "one-too-many", "not-whole"),
     ),
     "seven-steps": Exercise(
         ("trace",),
@@ -131,7 +130,6 @@ EXERCISES = {
         ),
         judge_seven_steps.judge,
         fills=dict,
-        keeps=("step-by-number", "hosts-mixed", "prefix", "nothing-there"),
     ),
     "hierarchy": Exercise(
         ("hosts",),
@@ -167,6 +165,5 @@ EXERCISES = {
         ),
         judge_best_mix.judge,
         fills=lambda trace: judge_best_mix.times(FIRST_MIX),
-        keeps=("negative", "inexact"),
     ),
 }

@@ -52,7 +52,7 @@ def judge(case: PlanCase, answer: Callable) -> Trace:
         passed = trace.bytes_sent(node) if way == "out" else trace.bytes_received(node)
         values = {"node": node, "got": size_text(passed), "enough": size_text(case.bound * rates(case)[node])}
         values |= {"time": time_text(time), "bound": time_text(case.bound)}
-        raise failure(_mistake(case, shares, node), f"card-{way}", case, trace, **values)
+        raise failure(_mistake(case, shares), f"card-{way}", case, trace, **values)
     return trace
 
 
@@ -106,13 +106,13 @@ def times(case: PlanCase) -> dict[str, str]:
 def _shares(case: PlanCase, answer: Callable) -> dict[str, Fraction]:
     given = call(case, answer, *copy.deepcopy(case.arguments))
     if not isinstance(given, dict):
-        raise failure("not-a-dict", "not-shares", case, type=type(given).__name__)
+        raise failure("wrong-type", "not-shares", case, type=type(given).__name__)
     if not given:
         raise failure("todo", "no-shares", case)
     nodes = (*case.workers, *case.servers)
     for node in given:
         if node not in nodes:
-            raise failure("other-nodes", "share-strange", case, node=repr(node))
+            raise failure("differs", "share-strange", case, node=repr(node))
     shares = {node: _exact(case, node, given.get(node, 0)) for node in nodes}
     total = sum(shares.values())
     if 0 < abs(total - 1) < 1e-9:  # rounded to the digits that a sentence shows, the sum would be 1
@@ -126,18 +126,18 @@ def _exact(case: PlanCase, node: str, share: object) -> Fraction:
     try:
         exact = Fraction(share)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        raise failure("not-a-dict", "share-no-number", case, node=node, share=repr(share)) from None
+        raise failure("wrong-type", "share-no-number", case, node=node, share=repr(share)) from None
     if exact < 0:
         raise failure("negative", "share-negative", case, node=node, share=str(share))
     return exact
 
 
-def _mistake(case: PlanCase, shares: Mapping[str, Fraction], node: str) -> str:
-    """Names shares that come of a typical thought; else on which side too much lies."""
+def _mistake(case: PlanCase, shares: Mapping[str, Fraction]) -> str:
+    """Names shares that come of a typical thought."""
     m, rate = len(case.workers), rates(case)
     theirs, own = [shares[each] for each in case.servers], {shares[each] for each in case.workers}
     if len(own) > 1:
-        return "uneven-machines"
+        return "differs"
     (mine,) = own
     if not any(theirs):
         return "servers-idle"
@@ -155,4 +155,4 @@ def _mistake(case: PlanCase, shares: Mapping[str, Fraction], node: str) -> str:
         return "own-part"
     if all(share * card == mine * rate[each] for share, each in zip(theirs, case.servers, strict=True)):
         return "all-alike"
-    return "too-much-served" if node in case.servers else "too-little-served"
+    return "differs"

@@ -46,7 +46,7 @@ def judge(case: ServersCase, answer: Callable) -> ServersCase:
     machine, server = float(bandwidth(case.machine)), float(bandwidth(case.server))  # as an answer graded elsewhere
     got, enough = call(case, answer, case.m, machine, server), case.enough()
     if isinstance(got, bool) or not isinstance(got, Real):
-        raise failure("not-a-number", "not-a-number", case, type=type(got).__name__)
+        raise failure("wrong-type", "not-a-number", case, type=type(got).__name__)
     if got <= 0:
         raise failure("todo", "no-servers-yet", case)
     if got % 1:
@@ -77,6 +77,4 @@ def _mistake(case: ServersCase, got: int, enough: int) -> str:
         return "ratio-turned"
     if got == ceil(2 * case.m * ratio):
         return "both-directions"
-    if got == enough + 1:
-        return "one-too-many"
-    return "too-few" if got < enough else "too-many"
+    return "one-too-many" if got == enough + 1 else "differs"

@@ -117,30 +117,23 @@ def _play(case: RoundsCase, answer: Callable, pushes: Sequence[Push]) -> None:
 def _receive(case: RoundsCase, answer: Callable) -> Callable:
     receive = call(case, answer, case.n)
     if not callable(receive):
-        raise failure("not-a-function", "not-a-function", case, type=type(receive).__name__)
+        raise failure("wrong-type", "not-a-function", case, type=type(receive).__name__)
     return receive
 
 
 def _require_unchanged(case: RoundsCase, values: list, came: Sequence[Push]) -> None:
     for (value, before), push in zip(values, came, strict=True):
         if not torch.equal(value, before):
-            raise _failure("changes-it", "value-changed", case, came, worker=push.worker, number=push.number)
+            raise _failure("differs", "value-changed", case, came, worker=push.worker, number=push.number)
 
 
 def _unclosed(case: RoundsCase, receive: Callable, came: Sequence[Push]) -> Failure:
-    """The round is complete, and nothing came back: is the answer a stub, or which message has it lost?"""
+    """The round is complete, and nothing came back: is the answer a stub?"""
     if len(came) == case.n:  # the simplest round of all
         code = getattr(receive, "__code__", None)
         untouched = code is not None and not (code.co_names or code.co_freevars)
-        return failure("todo" if untouched else "stays-open", "never-closes", case)
-    number = came[-1].number
-    mine = [i for i, each in enumerate(came) if each.number == number]
-    early = number > 1 and any(not _closed(case, came[:i], number - 1) for i in mine)
-    return _failure("early-lost" if early else "stays-open", "stays-open", case, came)
-
-
-def _closed(case: RoundsCase, came: Sequence[Push], number: int) -> bool:
-    return {each.worker for each in came if each.number == number} == set(range(case.n))
+        return failure("todo" if untouched else "differs", "never-closes", case)
+    return _failure("differs", "stays-open", case, came)
 
 
 def _uncalled_for(case: RoundsCase, came: Sequence[Push], full: bool) -> Failure:
@@ -150,13 +143,8 @@ def _uncalled_for(case: RoundsCase, came: Sequence[Push], full: bool) -> Failure
         return _failure("repeat-opens", "closed-again", case, came)
     missing = sorted(set(range(case.n)) - {worker for worker, number in came if number == push.number})
     many = sum(each.number == push.number for each in came) >= case.n or len(came) % case.n == 0
-    return _failure(
-        "counts-messages" if many and len(came) >= case.n else "too-soon",
-        "too-soon",
-        case,
-        came,
-        workers=" ".join(map(str, missing)),
-    )
+    mistake = "counts-messages" if many and len(came) >= case.n else "differs"
+    return _failure(mistake, "too-soon", case, came, workers=" ".join(map(str, missing)))
 
 
 def _require_sum(case: RoundsCase, result: object, came: Sequence[Push]) -> None:
@@ -164,7 +152,7 @@ def _require_sum(case: RoundsCase, result: object, came: Sequence[Push]) -> None
     right = sum(_powers(Push(i, push.number), case.n) for i in range(case.n))
     if not isinstance(result, torch.Tensor) or result.shape != right.shape:
         got = f"{tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
-        raise _failure("not-the-sum", "not-the-sum", case, came, got=got)
+        raise _failure("wrong-type", "not-the-sum", case, came, got=got)
     total = result.detach().cpu().double()
     if torch.equal(total, right.double()):
         return
@@ -175,13 +163,13 @@ def _require_sum(case: RoundsCase, result: object, came: Sequence[Push]) -> None
     counts = decode(float(total[at]), case.n)
     if counts is None or total[at] * case.n == right[at] > 0:  # a mean may look like a sum of powers
         got, wanted = (f"{float(each[at]):g}" for each in (total, right))
-        raise _failure("wrong-sum", "sum-of-powers", case, came, got=got, right=wanted)
+        raise _failure("differs", "sum-of-powers", case, came, got=got, right=wanted)
     for worker, times in enumerate(counts):
         if times > 1:
             raise _failure("counted-twice", "added-often", case, came, worker=worker, times=times)
     missing = " ".join(str(worker) for worker, times in enumerate(counts) if not times)
-    alone = sum(counts) == 1 and came[-1].worker == counts.index(1)
-    raise _failure("not-added" if alone else "overwritten", "added-never", case, came, workers=missing)
+    ahead = any(each.number > push.number for each in came)
+    raise _failure("overwritten" if ahead else "differs", "added-never", case, came, workers=missing)
 
 
 def _require_same_bits(case: RoundsCase, answer: Callable) -> None:
@@ -198,7 +186,7 @@ def _require_same_bits(case: RoundsCase, answer: Callable) -> None:
         *_, total = [call(case, receive, *push, values[push.worker].clone(), none=True) for push in came]
         right = values.double().sum(0)
         if not isinstance(total, torch.Tensor) or not torch.allclose(total.double(), right, 1e-4, 1e-1):
-            raise _failure("wrong-sum", "sum-of-numbers", case, came)
+            raise _failure("differs", "sum-of-numbers", case, came)
         results.append(total)
         other = int((total != results[0]).sum())
         if other:
@@ -211,9 +199,9 @@ def _require_equal_values(case: RoundsCase, answer: Callable) -> None:
     receive, came = _receive(case, answer), [Push(worker, 1) for worker in range(case.n)]
     *_, total = [call(case, receive, *push, torch.ones(ROUNDS), none=True) for push in came]
     if total is None:
-        raise _failure("stays-open", "stays-open", case, came)
+        raise _failure("differs", "stays-open", case, came)
     if not isinstance(total, torch.Tensor) or not torch.equal(total.double(), torch.full((ROUNDS,), case.n).double()):
-        raise _failure("wrong-sum", "sum-of-numbers", case, came)
+        raise _failure("differs", "sum-of-numbers", case, came)
 
 
 def _require_little_kept(case: RoundsCase, answer: Callable) -> None:

@@ -62,24 +62,24 @@ def judge(case: PlacementCase, answer: Callable) -> dict[str, str]:
 def _place(case: PlacementCase, answer: Callable, keys: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
     place = call(case, answer, list(keys), list(servers))
     if not isinstance(place, dict):
-        raise failure("not-a-dict", "not-a-dict", case, type=type(place).__name__)
+        raise failure("wrong-type", "not-a-dict", case, type=type(place).__name__)
     if not place:
         raise failure("todo", "no-place", case)
     for key in keys:
         if key not in place:
-            raise failure("other-keys", "key-missing", case, key=key)
+            raise failure("differs", "key-missing", case, key=key)
         if not isinstance(place[key], str) or place[key] not in servers:
-            raise failure("other-servers", "server-strange", case, key=key, server=repr(place[key]))
+            raise failure("differs", "server-strange", case, key=key, server=repr(place[key]))
     if len(place) > len(set(keys)):
         strange = next(key for key in place if key not in set(keys))
-        raise failure("other-keys", "key-strange", case, key=repr(strange))
+        raise failure("differs", "key-strange", case, key=repr(strange))
     return dict(place)
 
 
 def _require_the_same(case: PlacementCase, answer: Callable, place: Placed) -> None:
     """Twice, in another process, and whatever other keys there are."""
     keys, servers = case.keys, case.servers
-    _require_same_place(case, "changes", "place-changes", place, _place(case, answer, keys, servers))
+    _require_same_place(case, "differs", "place-changes", place, _place(case, answer, keys, servers))
     there = elsewhere(answer, list(keys), list(servers))
     if isinstance(there, dict):
         _require_same_place(case, "python-hash", "place-elsewhere", place, there)
@@ -104,20 +104,10 @@ def _moves(
     mistake: str | None = None,
 ) -> Failure:
     """Keys moved between servers that were there before and are there still."""
-    many = len(between) > len(case.keys) / 4
+    mistake = mistake or ("modulo" if len(between) > len(case.keys) / 4 else "moves-between")
+    counts = {"moved": len(moved), "keys": len(case.keys), "between": len(between)}
     key = between[0]
-    return failure(
-        mistake or ("modulo" if many else "moves-between"),
-        f"server-{what}",
-        case,
-        server=server,
-        moved=len(moved),
-        keys=len(case.keys),
-        between=len(between),
-        key=key,
-        old=place[key],
-        new=then[key],
-    )
+    return failure(mistake, f"server-{what}", case, server=server, key=key, old=place[key], new=then[key], **counts)
 
 
 def _loads(place: Placed, servers: Sequence[str]) -> dict[str, int]:
@@ -131,14 +121,5 @@ def _require_even(case: PlacementCase, place: Placed, servers: Sequence[str]) ->
     loads, mean = _loads(place, servers), len(place) / len(servers)
     for server, load in sorted(loads.items(), key=lambda item: abs(item[1] - mean), reverse=True):
         if not LEAST * mean <= load <= MOST * mean:
-            idle = sum(not load for load in loads.values()) == len(servers) - 1
-            raise failure(
-                "one-server" if idle else "uneven",
-                "uneven-load",
-                case,
-                server=server,
-                load=load,
-                keys=len(place),
-                mean=f"{mean:.0f}",
-                among=len(servers),
-            )
+            values = {"server": server, "load": load, "keys": len(place), "mean": f"{mean:.0f}", "among": len(servers)}
+            raise failure("uneven", "uneven-load", case, **values)

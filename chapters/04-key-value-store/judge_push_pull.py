@@ -70,7 +70,6 @@ class _Run:
         self.doing: dict[str, tuple[str, int]] = {}
         self.sent_before: dict[str, int] = {}
         self.begun: dict[tuple[int, int], set[int]] = {}  # (round, key) → the workers that have begun to push
-        self.returned: dict[tuple[int, int], set[int]] = {}
         self.round = dict.fromkeys(range(case.n), 0)
 
     def play(self) -> None:
@@ -92,20 +91,20 @@ class _Run:
         send, recv = functools.partial(self._send, name), functools.partial(net.recv, name)
         three = call(case, self.answer, list(case.workers), list(case.servers), send, recv, refused=Closed)
         if not isinstance(three, tuple | list) or len(three) != 3 or not all(map(callable, three)):
-            raise failure("not-three", "not-three", case, type=type(three).__name__)
+            raise failure("wrong-type", "not-three", case, type=type(three).__name__)
         return tuple(three)
 
     def _send(self, src: str, to: object, message: object) -> None:
         case, net = self.case, self.net
         goals = case.servers if src in case.workers else case.workers
         if not isinstance(to, str) or to not in goals:
-            net.refuse(failure("wrong-way", "wrong-way", case, src=src, dst=repr(to)))
+            net.refuse(failure("differs", "wrong-way", case, src=src, dst=repr(to)))
         if sum(each.src == src for each in net.messages) >= self._most_messages(src):
-            net.refuse(self._counted("too-many-messages", "many-messages", src, enough=self._most_messages(src)))
+            net.refuse(self._counted("too-many-bytes", "many-messages", src, enough=self._most_messages(src)))
         try:
             net.send(src, to, message)
         except Unsendable as error:
-            net.refuse(failure("unsendable", "unsendable", case, src=src, type=error))
+            net.refuse(failure("differs", "unsendable", case, src=src, type=error))
 
     def _server(self, name: str) -> Callable[[], None]:
         def program():
@@ -141,8 +140,7 @@ class _Run:
         self.begun.setdefault(at, set()).add(i)
         call(self.case, push, key, value, refused=Closed, none=True)
         if not torch.equal(value, _value(round_, key, 4**i)):
-            raise failure("changes-it", "push-changes", self.case, node=name, key=key)
-        self.returned.setdefault(at, set()).add(i)
+            raise failure("differs", "push-changes", self.case, node=name, key=key)
 
     # ---- what is wrong with what was pulled
 
@@ -151,17 +149,17 @@ class _Run:
         if value is None:
             if not self.net.messages:
                 raise failure("todo", "nothing-sent", case)
-            raise failure("nothing-pulled", "nothing-pulled", case, **where)
+            raise failure("nothing-returned", "nothing-pulled", case, **where)
         if not isinstance(value, torch.Tensor) or value.shape != (ELEMENTS,):
             got = f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise failure("not-the-value", "not-the-value", case, got=got, shape=f"({ELEMENTS},)", **where)
+            raise failure("wrong-type", "not-the-value", case, got=got, shape=f"({ELEMENTS},)", **where)
         right = _value(round_, key, sum(4**j for j in range(case.n)))
         if torch.equal(value.detach().cpu().float(), right):
             return
-        raise self._wrong(i, value.detach().cpu().double(), right, round_, key, where)
+        raise self._wrong(value.detach().cpu().double(), right, round_, key, where)
 
     def _wrong(
-        self, i: int, value: torch.Tensor, right: torch.Tensor, round_: int, key: int, where: Mapping[str, object]
+        self, value: torch.Tensor, right: torch.Tensor, round_: int, key: int, where: Mapping[str, object]
     ) -> Failure:
         case, own = self.case, _slot(round_, key)
         at = [int(e) for e in torch.nonzero(value != right).flatten()]
@@ -170,18 +168,16 @@ class _Run:
             if e % (ROUNDS * KEYS) != own and theirs == key:
                 return failure("old-round", "old-round", case, other=other + 1, **where)
             if e % (ROUNDS * KEYS) != own:
-                return failure("other-key", "other-key", case, other=theirs, **where)
+                return failure("differs", "other-key", case, other=theirs, **where)
         got = float(value[at[0]])
         counts = decode(got, case.n)
         if counts is None or got * case.n == right[at[0]] > 0:  # a mean may look like a sum of powers
-            return failure("wrong-sum", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **where)
+            return failure("differs", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **where)
         for j, times in enumerate(counts):
             if times > 1:
-                return failure("counted-twice", "worker-counted", case, worker=j, times=times, **where)
+                return failure("differs", "worker-counted", case, worker=j, times=times, **where)
         missing = [j for j, times in enumerate(counts) if not times]
-        mistake = "own-missing" if missing == [i] else "too-early"
-        if mistake == "too-early" and set(missing) <= self.begun.get((round_, key), set()):
-            mistake = "not-added"
+        mistake = "differs" if set(missing) <= self.begun.get((round_, key), set()) else "too-early"
         return failure(mistake, "workers-missing", case, workers=_list(missing), **where)
 
     # ---- who waits for what
@@ -194,29 +190,18 @@ class _Run:
         )
         ended = [name for name in case.servers if name in net.done]
         if ended and any(net.inbox[name] for name in ended):
-            return failure("serve-ended", "serve-ended", case, node=ended[0], waits=waits)
+            return failure("differs", "serve-ended", case, node=ended[0], waits=waits)
         return failure(self._deadlock(), "deadlock", case, waits=waits)
 
     def _deadlock(self) -> str:
         case = self.case
         stuck = [(name, *self.doing[name]) for name in case.workers if name in self.doing]
+        if any(self._sent(name) == self.sent_before[name] for name, _, _ in stuck):
+            return "differs"  # a worker waits before it has sent anything
         if any(act == "push" for _, act, _ in stuck):
-            quiet = any(act == "push" and self._sent(name) == self.sent_before[name] for name, act, _ in stuck)
-            return "waits-first" if quiet else "push-waits"
-        for name, _, key in stuck:
-            round_ = self.round[case.workers.index(name)]
-            if not self._complete(round_, key):
-                continue
-            if self._sent(name) == self.sent_before[name]:
-                return "waits-first"
-            if self.begun.get((round_ + 1, key)):
-                return "overtaken"
-            others = all(self._complete(*at) for at in self.begun if at[1] != key)
-            return "no-answer" if others and all(self._complete(round_, each) for each in range(KEYS)) else "keys-wait"
-        return "no-answer"
-
-    def _complete(self, round_: int, key: int) -> bool:
-        return len(self.returned.get((round_, key), ())) == self.case.n
+            return "push-waits"
+        ahead = any(self.begun.get((self.round[case.workers.index(name)] + 1, key)) for name, _, key in stuck)
+        return "overtaken" if ahead else "no-answer"
 
     # ---- bytes and messages
 
@@ -234,14 +219,8 @@ class _Run:
         payload = KEYS * ROUNDS * NBYTES
         for each in messages:
             if each.nbytes > 2 * NBYTES + HEADER:  # twice as much may be one value, as a list of numbers
-                raise self._counted(
-                    "whole-store",
-                    "large-message",
-                    each.src,
-                    dst=each.dst,
-                    got=size_text(each.nbytes),
-                    enough=size_text(NBYTES),
-                )
+                sizes = {"got": size_text(each.nbytes), "enough": size_text(NBYTES)}
+                raise self._counted("too-many-bytes", "large-message", each.src, dst=each.dst, **sizes)
         for name in case.workers:
             for key, place in (("sends-bytes", 0), ("gets-bytes", 1)):
                 own = [each for each in messages if each[place] == name]
@@ -250,7 +229,7 @@ class _Run:
                 if got > payload + HEADER * len(own):
                     raise self._counted("too-many-bytes", key, name, **sizes)
                 if got < payload:
-                    raise self._counted("past-the-wire", "too-few-bytes", name, **sizes)
+                    raise self._counted("differs", "too-few-bytes", name, **sizes)
         for name in case.servers:
             if not any(each.dst == name and each.nbytes > HEADER for each in messages):
                 raise self._counted("one-server", "idle-server", case.workers[0], idle=name)
@@ -259,7 +238,7 @@ class _Run:
             even = payload * case.n / case.k
             if sum(own) > UNEVEN * even + HEADER * len(own):
                 sizes = {"got": size_text(sum(own)), "enough": size_text(round(even))}
-                raise self._counted("uneven-servers", "uneven-servers", name, **sizes)
+                raise self._counted("differs", "uneven-servers", name, **sizes)
 
     def _counted(self, mistake: str, sentence: str, node: str, **values: object) -> Failure:
         """The Failure, with a line for each pair that ``node`` is one of."""

@@ -7,7 +7,6 @@ from d2lps.notebook.grading import Exercise
 from . import judge_backup, judge_buckets, judge_local_sgd, judge_staleness
 from .judge_backup import backup_case
 from .judge_staleness import staleness_case
-from .staleness_rules import INSTEAD
 
 
 def waiting_times(n: int, b: int) -> dict[str, str]:
@@ -18,29 +17,13 @@ def waiting_times(n: int, b: int) -> dict[str, str]:
 
 EXERCISES = {
     "buckets": Exercise(
-        ("sizes", "ready", "alpha", "bandwidth"),
-        judge_buckets.cases(),
-        judge_buckets.judge,
-        fills=dict,
-        keeps=(
-            "one-each",
-            "all-in-one",
-            "whatever-is-ready",
-            "of-one-size",
-            "late",
-            "out-of-order",
-            "missing",
-            "twice",
-            "empty-bucket",
-            "strange-gradient",
-        ),
+        ("sizes", "ready", "alpha", "bandwidth"), judge_buckets.cases(), judge_buckets.judge, fills=dict
     ),
     "staleness": Exercise(
         ("n", "s"),
         tuple(staleness_case(n, s) for n, s in ((3, 3), (3, 1), (3, 0), (2, 7), (3, math.inf), (5, 3), (1, 0), (5, 1))),
         judge_staleness.judge,
         fills=lambda _: judge_staleness.waits(),
-        keeps=(*(name for name, _ in INSTEAD), "gives-in", "reads-too-early", "waits-too-long"),
     ),
     "backup": Exercise(
         ("n", "b"),
@@ -54,39 +37,8 @@ EXERCISES = {
         ),
         judge_backup.judge,
         fills=lambda messages: {"messages": str(messages)} | waiting_times(96, 4),
-        keeps=(
-            "divides-by-all",
-            "not-divided",
-            "divides-by-messages",
-            "mean-of-means",
-            "late-into-next-round",
-            "late-closes-round",
-            "worker-twice",
-            "waits-for-all",
-            "loses-early-next",
-            "rounds-mixed",
-            "wrong-workers",
-            "changes-it",
-            "changed-later",
-            "stays-open",
-            "too-soon",
-            "by-content",
-        ),
     ),
     "local-sgd": Exercise(
-        ("weights", "push", "pull", "step", "h", "share"),
-        judge_local_sgd.CASES,
-        judge_local_sgd.judge,
-        fills=dict,
-        keeps=(
-            "every-step",
-            "other-share",
-            "share-missing",
-            "share-twice",
-            "share-again",
-            "pushes-change",
-            "steps-wrong",
-            "same-start",
-        ),
+        ("weights", "push", "pull", "step", "h", "share"), judge_local_sgd.CASES, judge_local_sgd.judge, fills=dict
     ),
 }

@@ -103,20 +103,20 @@ def _buckets(case: BucketsCase, result: object) -> list[list[int]]:
     try:
         buckets = [[operator.index(i) for i in bucket] for bucket in result]
     except Exception:
-        raise failure("not-buckets", "not-buckets", case, type=type(result).__name__) from None
+        raise failure("wrong-type", "not-buckets", case, type=type(result).__name__) from None
     inside = [i for bucket in buckets for i in bucket]
     if not inside:
         raise failure("todo", "no-buckets", case)
     for i in inside:
         if not 0 <= i < n:
-            raise failure("strange-gradient", "gradient-strange", case, i=i, last=n - 1)
+            raise failure("differs", "gradient-strange", case, i=i, last=n - 1)
         if inside.count(i) > 1:
-            raise failure("twice", "gradient-twice", case, i=i)
+            raise failure("differs", "gradient-twice", case, i=i)
     for i in range(n):
         if i not in inside:
-            raise failure("missing", "gradient-missing", case, i=i)
+            raise failure("differs", "gradient-missing", case, i=i)
     if [] in buckets:
-        raise failure("empty-bucket", "bucket-empty", case, at=buckets.index([]))
+        raise failure("differs", "bucket-empty", case, at=buckets.index([]))
     for i, following in pairwise(inside):
         if following != i + 1:
             raise failure("out-of-order", "gradients-turned", case, i=i, following=following)

@@ -61,17 +61,17 @@ class Round:
 
     def step(self, weights: object) -> torch.Tensor:
         if not isinstance(weights, torch.Tensor) or weights.shape != self.start.shape:
-            self.refuse("not-weights", "step-not-weights", type=type(weights).__name__)
+            self.refuse("wrong-type", "step-not-weights", type=type(weights).__name__)
         self.taken.append(weights.detach().clone())
         if len(self.taken) > 10 * self.case.local + 10:
-            self.refuse("steps-wrong", "steps-many")
+            self.refuse("differs", "steps-many")
         return stepped(self.worker, self.number * self.case.local + len(self.taken) - 1, self.taken[-1])
 
     def push(self, value: object) -> None:
         if not isinstance(value, torch.Tensor) or value.shape != self.start.shape:
-            self.refuse("not-weights", "push-not-weights", type=type(value).__name__)
+            self.refuse("wrong-type", "push-not-weights", type=type(value).__name__)
         if self.pushed:
-            self.refuse("pushes-twice", "pushed-often")
+            self.refuse("differs", "pushed-often")
         value = value.detach().clone().float()
         self.pushed.append(value)
         if not near(value, self.share * self.after(self.worker, self.case.local)):
@@ -83,7 +83,7 @@ class Round:
         if not self.pushed:
             self.refuse("pulls-first", "pull-waits")
         if self.pulled:
-            self.refuse("pulls-twice", "pulled-often")
+            self.refuse("differs", "pulled-often")
         self.pulled.append(sum(share * self.after(i, self.case.local) for i, share in enumerate(self.case.shares)))
         return self.pulled[-1].clone()
 
@@ -93,17 +93,15 @@ class Round:
         if len(self.taken) > 1 and all(torch.equal(each, start) for each in self.taken):
             return "same-start", "steps-from-start"
         if len(self.taken) != local:
-            mistake = "every-step" if len(self.taken) == 1 else "steps-wrong"
-            return mistake, "steps-made"
+            return "every-step" if len(self.taken) == 1 else "differs", "steps-made"
         right = self.after(self.worker, local)
         change = right - start
         if any(near(value, factor * change) for factor in (share, 1.0, -share, -1.0)):
             return "pushes-change", "push-is-change"
         times = along(value, right)
-        if near(value, times * right):
-            named = {1.0: "share-missing", share**2: "share-twice"}
-            return next((name for each, name in named.items() if abs(times - each) < 1e-3), "other-share"), "push-times"
-        return "pushes-other", "push-other"
+        if near(value, right):
+            return "share-missing", "push-times"
+        return "differs", "push-times" if near(value, times * right) else "push-other"
 
     def refuse(self, mistake: str, sentence: str, **values: object) -> None:
         values |= {"steps": len(self.taken), "enough": self.case.local, "share": f"{self.share:g}"}
@@ -145,9 +143,9 @@ def _play(case: LocalCase, answer: Callable, here: Round) -> torch.Tensor:
     if not here.taken and not here.pushed:
         here.refuse("todo", "no-step")
     if not here.pushed:
-        here.refuse("no-push", "never-pushed")
+        here.refuse("differs", "never-pushed")
     if not here.pulled:
-        here.refuse("no-pull", "never-pulled")
+        here.refuse("differs", "never-pulled")
     _require_mean(here, result)
     return here.pulled[-1]
 
@@ -157,14 +155,14 @@ def _require_mean(here: Round, result: object) -> None:
     if result is None:
         here.refuse("nothing-returned", "no-weights")
     if not isinstance(result, torch.Tensor) or result.shape != mean.shape:
-        here.refuse("not-weights", "result-not-weights", type=type(result).__name__)
+        here.refuse("wrong-type", "result-not-weights", type=type(result).__name__)
     if near(result, mean):
         return
     if near(result, own) or near(result, here.start):
         here.refuse("own-weights", "returns-own")
     if near(result, here.share * mean) or near(result, mean / len(here.case.shares)):
         here.refuse("share-again", "returns-part")
-    here.refuse("not-the-mean", "returns-other")
+    here.refuse("differs", "returns-other")
 
 
 CASES = (

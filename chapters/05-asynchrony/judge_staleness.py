@@ -1,7 +1,7 @@
 """Judge the rule of bounded staleness: play it pushes and reads, and ask after each of them who may read.
 
 A push may come again, and a read may overtake the pushes before it. A read that may not happen yet waits, and is
-asked for again after every event. Where an answer differs, the rules that learners write instead are played the same
+asked for again after every event. If an answer differs, the rules that learners write instead are played the same
 events: the one that has answered alike all along names the mistake.
 """
 
@@ -188,7 +188,7 @@ def judge(case: StalenessCase, answer: Callable) -> None:
             result = call(case, may_read, worker, key, number, none=True)
             if type(result).__name__ not in ("bool", "bool_"):
                 stub = result is None and not past and _untouched(may_read)
-                raise failure("todo" if stub else "not-yes-or-no", "not-yes-or-no", case, got=repr(result)[:60])
+                raise failure("todo" if stub else "wrong-type", "not-yes-or-no", case, got=repr(result)[:60])
             return bool(result)
 
         def tell(kind: str, *given: object, functions: dict = functions) -> None:
@@ -203,7 +203,7 @@ def _functions(case: StalenessCase, answer: Callable) -> dict[str, Callable]:
     result = call(case, answer, case.n, case.s)
     three = list(result) if isinstance(result, tuple | list) else []
     if len(three) != 3 or not all(map(callable, three)):
-        raise failure("not-three", "not-three-rules", case, type=type(result).__name__)
+        raise failure("wrong-type", "not-three-rules", case, type=type(result).__name__)
     return dict(zip(("push", "may_read", "leave"), three, strict=True))
 
 
@@ -220,7 +220,7 @@ def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callabl
             each = last.event._replace(number=number)
             past[-1].asked.append(Asked(last.at, each, ask(*each[1:])))
     names = (name for name, make in INSTEAD if all(_answers_alike(make(case.n, case.s), each) for each in past))
-    mistake = next(names, "gives-in" if _gives_in(past[-1], last) else _REST[last.answer])
+    mistake = next(names, "differs")
     _, worker, key, number = last.event
     clocks = " ".join(f"{i}:{rule.clock[i, key]}" for i in range(case.n) if i not in rule.gone)
     sentence = "may-too-early" if last.answer else "may-too-late"
@@ -228,16 +228,6 @@ def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callabl
     came = [_shown(event) for event in past[-1].events[: last.at]]
     told.sentence += "\n" + text("checks.what-happened", events=" ".join(["…"] * (len(came) > 16) + came[-16:]))
     return told
-
-
-_REST = {True: "reads-too-early", False: "waits-too-long"}
-
-
-def _gives_in(played: Played, last: Asked) -> bool:
-    """Return True if the read was refused just before, and what has come since does not concern it."""
-    came = played.events[last.at - 1]
-    refused = Asked(last.at - 1, last.event, False) in played.asked
-    return last.answer and refused and came.kind == "push" and came.key != last.event.key
 
 
 def _answers_alike(other: Rule, played: Played) -> bool:

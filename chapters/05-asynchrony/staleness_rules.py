@@ -51,17 +51,6 @@ class OneMore(Rule):
         return min(self.clocks(key), default=math.inf) >= number - self.s - 1
 
 
-class Lockstep(Rule):
-    def near(self, key, number):
-        return min(self.clocks(key), default=math.inf) >= number
-
-
-class Mean(Rule):
-    def near(self, key, number):
-        clocks = self.clocks(key)
-        return not clocks or sum(clocks) / len(clocks) >= number - self.s
-
-
 class Fastest(Rule):
     def near(self, key, number):
         return max(self.clocks(key), default=0) - number <= self.s
@@ -70,11 +59,6 @@ class Fastest(Rule):
 class Messages(Rule):
     def push(self, worker, key, number):
         self.clock[worker, key] += 1
-
-
-class LastMessage(Rule):
-    def push(self, worker, key, number):
-        self.clock[worker, key] = number
 
 
 class OwnMissing(Rule):
@@ -93,21 +77,6 @@ class WhoLeftComesBack(Rule):
         self.gone.discard(worker)
 
 
-class WhoLeftBeginsAgain(Rule):
-    def leave(self, worker):
-        self.clock = Counter({at: times for at, times in self.clock.items() if at[0] != worker})
-
-
-class WhoLeftOnSeenKeys(Rule):
-    def leave(self, worker):
-        self.clock |= dict.fromkeys([(worker, key) for _, key in self.clock], math.inf)
-
-
-class WhoLeftOnItsKeys(Rule):
-    def leave(self, worker):
-        self.clock |= dict.fromkeys([at for at in self.clock if at[0] == worker], math.inf)
-
-
 class OneClock(Rule):
     def push(self, worker, key, number):
         super().push(worker, 0, number)
@@ -116,65 +85,15 @@ class OneClock(Rule):
         return super().may_read(worker, 0, number)
 
 
-class AllPushes(Rule):
-    """Counts the different pushes of a worker over all keys."""
-
-    def __init__(self, n, s):
-        super().__init__(n, s)
-        self.came = set()
-
-    def push(self, worker, key, number):
-        self.came.add((worker, key, number))
-        self.clock[worker, 0] = sum(each[0] == worker for each in self.came)
-
-    def may_read(self, worker, key, number):
-        return super().may_read(worker, 0, number)
-
-
-class OnlySeen(Rule):
-    def clocks(self, key):
-        seen = [worker for worker in range(self.n) if (worker, key) in self.clock and worker not in self.gone]
-        return [self.clock[worker, key] for worker in seen]
-
-
-class BlocksPush(Rule):
-    def push(self, worker, key, number):
-        if number - min(self.clocks(key), default=math.inf) <= self.s:
-            super().push(worker, key, number)
-
-
-class NeverWakes(Rule):
-    def __init__(self, n, s):
-        super().__init__(n, s)
-        self.refused = set()
-
-    def may_read(self, worker, key, number):
-        asked = (worker, key, number)
-        if asked in self.refused or not super().may_read(*asked):
-            self.refused.add(asked)
-            return False
-        return True
-
-
 INSTEAD = (
     ("never-waits", NeverWaits),
     ("never-waits", OwnAlone),
     ("off-by-one", OneLess),
     ("off-by-one", OneMore),
-    ("too-strict", Lockstep),
-    ("vs-mean", Mean),
     ("vs-fastest", Fastest),
     ("counts-messages", Messages),
-    ("goes-back", LastMessage),
     ("own-missing", OwnMissing),
     ("waits-for-who-left", WhoLeft),
     ("waits-for-who-left", WhoLeftComesBack),
-    ("waits-for-who-left", WhoLeftBeginsAgain),
-    ("waits-for-who-left", WhoLeftOnSeenKeys),
-    ("waits-for-who-left", WhoLeftOnItsKeys),
     ("one-clock-for-all-keys", OneClock),
-    ("one-clock-for-all-keys", AllPushes),
-    ("only-seen", OnlySeen),
-    ("blocks-push", BlocksPush),
-    ("never-wakes", NeverWakes),
 )

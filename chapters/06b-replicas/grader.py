@@ -17,7 +17,6 @@ EXERCISES = {
         ),
         judge_fault_tolerance.judge,
         fills=dict,
-        keeps=("never-takes-over",),
     ),
     "count-once": Exercise(
         ("disk", "send"),
@@ -28,7 +27,6 @@ EXERCISES = {
         ),
         judge_count_once.judge,
         fills=dict,
-        keeps=("one-count-for-all-keys", "one-count-for-all-workers"),
     ),
     "hashing": Exercise(
         ("keys", "hosts", "replicas"),
@@ -39,15 +37,5 @@ EXERCISES = {
         ),
         judge_hashing.judge,
         fills=dict,
-        keeps=(
-            "same-server",
-            "same-host",
-            "too-few-copies",
-            "modulo",
-            "moves-between",
-            "by-position",
-            "uneven",
-            "one-heir",
-        ),
     ),
 }

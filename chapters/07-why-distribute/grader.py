@@ -6,20 +6,9 @@ from . import judge_break_even, judge_critical_batch
 
 EXERCISES = {
     "critical-batch": Exercise(
-        ("measured", "steps"),
-        judge_critical_batch.CASES,
-        judge_critical_batch.judge,
-        fills=dict,
-        keeps=(
-            *("gives-up", "no-limit", "rounded", "measured-only", "proportional", "straight-line"),
-            "largest-is-fewest",
-        ),
+        ("measured", "steps"), judge_critical_batch.CASES, judge_critical_batch.judge, fills=dict
     ),
     "break-even": Exercise(
-        ("hours", "price", "worth", "life", "save", "most"),
-        judge_break_even.CASES,
-        judge_break_even.judge,
-        fills=dict,
-        keeps=("failures", "stops-early", "rent-of-one", "fastest", "cheapest", "out-of-range"),
+        ("hours", "price", "worth", "life", "save", "most"), judge_break_even.CASES, judge_break_even.judge, fills=dict
     ),
 }

@@ -6,27 +6,8 @@ from . import judge_hybrid, judge_place, judge_tensor_mlp
 
 EXERCISES = {
     "tensor-mlp": Exercise(
-        ("x", "A", "B", "b", "rank", "ranks", "all_reduce"),
-        judge_tensor_mlp.CASES,
-        judge_tensor_mlp.judge,
-        fills=dict,
-        keeps=("bias-often", "by-rows", "sends-more", "whole-work", "wrong-shape"),
+        ("x", "A", "B", "b", "rank", "ranks", "all_reduce"), judge_tensor_mlp.CASES, judge_tensor_mlp.judge, fills=dict
     ),
-    "place": Exercise(
-        ("operators", "devices", "memory"),
-        judge_place.CASES,
-        judge_place.judge,
-        fills=dict,
-        keeps=(
-            *("input-forgotten", "cut-for-nothing", "too-full", "same-device", "gives-up", "no-way", "whole"),
-            "not-a-place",
-        ),
-    ),
-    "hybrid": Exercise(
-        ("devices",),
-        judge_hybrid.CASES,
-        judge_hybrid.judge,
-        fills=dict,
-        keeps=("over-all", "wrong-group", "one-replica", "counted-twice", "no-sum", "broken"),
-    ),
+    "place": Exercise(("operators", "devices", "memory"), judge_place.CASES, judge_place.judge, fills=dict),
+    "hybrid": Exercise(("devices",), judge_hybrid.CASES, judge_hybrid.judge, fills=dict),
 }

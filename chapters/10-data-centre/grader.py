@@ -5,32 +5,8 @@ from d2lps.notebook.grading import Exercise
 from . import judge_bruck, judge_busbw, judge_order, judge_rails
 
 EXERCISES = {
-    "busbw": Exercise(
-        ("collective", "n", "nbytes", "seconds"),
-        judge_busbw.CASES,
-        judge_busbw.judge,
-        fills=dict,
-        keeps=("no-factor", "all-reduce-everywhere", "one-rank", "every-rank", "rooted", "inverted", "in-bits"),
-    ),
-    "order-the-hosts": Exercise(
-        ("rack_of",),
-        judge_order.CASES,
-        judge_order.judge,
-        fills=dict,
-        keeps=("alternating", "pairs", "torn", "missing", "twice"),
-    ),
-    "bruck": Exercise(
-        ("rank", "n", "mine", "swap"),
-        judge_bruck.CASES,
-        judge_bruck.judge,
-        fills=dict,
-        keeps=("powers-of-two", "not-rotated", "too-many-steps", "too-many-blocks", "other-blocks", "waits"),
-    ),
-    "rail-ring": Exercise(
-        ("hosts", "k"),
-        judge_rails.CASES,
-        judge_rails.judge,
-        fills=dict,
-        keeps=("flat", "crosses", "closing", "same-card", "torn"),
-    ),
+    "busbw": Exercise(("collective", "n", "nbytes", "seconds"), judge_busbw.CASES, judge_busbw.judge, fills=dict),
+    "order-the-hosts": Exercise(("rack_of",), judge_order.CASES, judge_order.judge, fills=dict),
+    "bruck": Exercise(("rank", "n", "mine", "swap"), judge_bruck.CASES, judge_bruck.judge, fills=dict),
+    "rail-ring": Exercise(("hosts", "k"), judge_rails.CASES, judge_rails.judge, fills=dict),
 }

@@ -6,24 +6,8 @@ from . import judge_balance, judge_cache, judge_push
 
 EXERCISES = {
     "sparse-push": Exercise(
-        ("number", "rows", "gradients", "cuts", "send"),
-        judge_push.CASES,
-        judge_push.judge,
-        fills=dict,
-        keeps=("gives-up", "other-number", "other-rows", "row-by-row", "wrong-offset", "repeated", "wrong-sum"),
+        ("number", "rows", "gradients", "cuts", "send"), judge_push.CASES, judge_push.judge, fills=dict
     ),
-    "balance": Exercise(
-        ("popularity", "servers"),
-        judge_balance.CASES,
-        judge_balance.judge,
-        fills=dict,
-        keeps=("everywhere", "one-copy", "range", "still-hot"),
-    ),
-    "cache-hit": Exercise(
-        ("ids", "size"),
-        judge_cache.CASES,
-        judge_cache.judge,
-        fills=dict,
-        keeps=("fifo", "never-full", "ideal", "size", "newest", "misses"),
-    ),
+    "balance": Exercise(("popularity", "servers"), judge_balance.CASES, judge_balance.judge, fills=dict),
+    "cache-hit": Exercise(("ids", "size"), judge_cache.CASES, judge_cache.judge, fills=dict),
 }

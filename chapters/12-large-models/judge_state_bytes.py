@@ -37,6 +37,7 @@ def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
         raise failure("not-bytes", "state-no-number", case, type=type(got).__name__)
     if got == 0:
         raise failure("todo", "state-nothing", case)
+    got = max(-1e300, min(got, 1e300))  # a whole number may be too large for a float
     if got != right:
         raise failure(_mistake(case, got), "state-wrong", case, got=f"{got:.12g}", right=f"{right:.12g}")
     rest = [size_text(BytesCase(case.params, case.ranks, stage).bytes()) for stage in range(4)]

@@ -6,22 +6,12 @@ from . import judge_choose, judge_experts
 
 EXERCISES = {
     "choose": Exercise(
-        ("model", "gpus", "memory", "per_node", "batch"),
-        judge_choose.CASES,
-        judge_choose.judge,
-        fills=dict,
-        keeps=(
-            *("across-nodes", "activations-forgotten", "too-large", "slow", "other-step", "gives-up"),
-            *("does-not-divide", "other-count"),
-        ),
+        ("model", "gpus", "memory", "per_node", "batch"), judge_choose.CASES, judge_choose.judge, fills=dict
     ),
     "experts": Exercise(
         ("x", "choice", "gate", "ranks", "capacity", "exchange", "expert"),
         judge_experts.CASES,
         judge_experts.judge,
         fills=dict,
-        keeps=(
-            *("sends-more", "other-tokens", "gate", "passes-dropped", "other-order", "other-count", "not-parts"),
-        ),
     ),
 }

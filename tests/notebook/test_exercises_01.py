@@ -17,7 +17,7 @@ IDS = ("own-gpu", "overlap", "split")
 def test_right_values_are_not_enough():
     torch = pytest.importorskip("torch")
     gpus = [f"gpu{i}" for i in range(4)]
-    for answer in (texts_of("own-gpu").solutions()[name] for name in ("all_to_all", "all_to_all_in_one_piece", "ring")):
+    for answer in (texts_of("own-gpu").solutions()[name] for name in ("all_to_all", "ring")):
         buffers = {gpu: torch.arange(10.0) + i for i, gpu in enumerate(gpus)}
         d2lps.run(answer(gpus), buffers)
         assert all(torch.equal(buffer, 4 * torch.arange(10.0) + 6) for buffer in buffers.values())
@@ -104,14 +104,6 @@ def halves_of_chunks(gpus, cpu, chunks):
     return Plan([*gpus, cpu], shares, map(list.__add__, down, up), holds=gpus, wants=gpus)
 
 
-def shares_as_text_and_servers_first(gpus, servers):
-    total = int(sum(servers.values()))
-    collect = [Send(gpu, name, f"of-{name}") for gpu in gpus for name in reversed(servers)]
-    back = [Send(dst, src, key, "copy") for src, dst, key, _ in reversed(collect)]
-    shares = {f"of-{name}": f"{int(rate)}/{total}" for name, rate in servers.items()}
-    return Plan([*servers, *gpus], shares, [collect, back], holds=gpus, wants=gpus)
-
-
 def two_keys_for_each_server(gpus, servers):
     total = Fraction(sum(servers.values()))
     shares = {f"{name}.{i}": Fraction(rate) / total * Fraction(i, 3) for name, rate in servers.items() for i in (1, 2)}
@@ -126,17 +118,9 @@ def split_by_rate(gpus, servers):
 
 
 RIGHT = {
-    "own-gpu": [
-        sharded,
-        lambda gpus: sharded(gpus, gpus[::-1]),
-        lambda gpus: sharded(gpus, dict.fromkeys([*gpus[1:], gpus[0]], f"1/{len(gpus)}")),
-    ],
-    "overlap": [
-        aggregate_at,
-        halves_of_chunks,
-        lambda gpus, cpu, chunks: sharded(gpus[::-1], [cpu], chunks=chunks, key="part"),
-    ],
-    "split": [split_by_rate, shares_as_text_and_servers_first, two_keys_for_each_server],
+    "own-gpu": [sharded, lambda gpus: sharded(gpus, gpus[::-1])],
+    "overlap": [aggregate_at, halves_of_chunks],
+    "split": [split_by_rate, two_keys_for_each_server],
 }
 MEASURED = {  # parts of the sentence about the solution
     "own-gpu": ["n = 4: 15 ms, and the lower bound is 15 ms."],

@@ -76,7 +76,7 @@ def judged(texts: Texts, answer: Callable, allowed: float) -> Verdict:
         sentence = text(f"checks.{key}", case=labels[-1], allowed=time_text(allowed))
         return _failed(texts, Failure("endless", sentence))
     except Failure as failure:
-        if len(labels) > 1 and failure.mistake not in exercise.keeps:
+        if len(labels) > 1 and not texts.keeps(failure.mistake):
             failure.mistake = "not-general"
         return _failed(texts, failure)
     first = results[exercise.cases[0].label]

@@ -69,6 +69,11 @@ class Texts:
         hint = self.table["mistakes"].get(mistake)
         return said(hint.__getitem__) if hint else said(lambda code: sentences(code)[f"checks.mistake.{mistake}"])
 
+    def keeps(self, mistake: str) -> bool:
+        """Return True if the mistake keeps its hint after cases that were right; otherwise it becomes not-general."""
+        own = self.table["mistakes"].get(mistake)
+        return not own.get("first") if own else mistake == "inexact"
+
     def passed(self, **values: str) -> str:
         """Return the sentence for a right answer: the measurement against the bound, and a further thought."""
         return said(lambda code: self.table["passed"][code].strip("\n").format(**values))

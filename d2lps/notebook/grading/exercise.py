@@ -33,8 +33,6 @@ class Exercise:
         The labels of the cases whose times are shown for a right answer, if the results are traces.
     fills : callable (result of the first case) → dict of str
         Further values for the sentence on a right answer.
-    keeps : tuple of str
-        The mistakes that keep their name even if earlier cases were right; others become ``not-general``.
     """
 
     parameters: tuple[str, ...]
@@ -42,7 +40,6 @@ class Exercise:
     judge: Callable[[Case, Callable], object]
     shows: tuple[str, ...] = ()
     fills: Callable[[object], dict[str, str]] = lambda result: {}
-    keeps: tuple[str, ...] = ("inexact",)
 
 
 class Failure(Exception):
