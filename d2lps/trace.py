@@ -256,6 +256,32 @@ class Trace:
         self._require_node(node)
         return sum(e.src == node for e in self._messages())
 
+    def resting(self) -> list[str]:
+        """Return the network cards of the topology by which no message leaves its host.
+
+        Returns
+        -------
+        list of str
+            Their names, in the topology's order.
+
+        Examples
+        --------
+        >>> from d2lps import cost, rails, ring
+        >>> place = rails(hosts=2, gpus=2)
+        >>> cost.shared(ring([gpu for gpu in place.kinds if "gpu" in gpu]), place, "1 GB").resting()
+        ['host0/nic0', 'host1/nic0']
+        """
+        rest = dict.fromkeys(self.topology.nics.values())
+        steps, seen = self.plan.steps, set()
+        for i in range(len(steps) if rest else 0):
+            kind = steps.kind(i) if isinstance(steps, Lazy) else i
+            acts = () if kind in seen or not rest else steps[i]
+            for send in (send for act in acts for send in messages_of(act)):
+                if send.src.partition("/")[0] != send.dst.partition("/")[0]:
+                    rest.pop(self.topology.nics.get(send.src), None)
+            seen.add(kind)
+        return [*rest]
+
     def bubble(self, relative: bool = False) -> float:
         """Return which part of the devices' time is idle, in the trace of a schedule.
 
@@ -388,7 +414,10 @@ class Trace:
             raise TraceError(text("trace.no-node", node=repr(node), nodes=" ".join(self.plan.nodes)))
 
     def __repr__(self) -> str:
-        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
+        rest, cards = len(self.resting()), len({*self.topology.nics.values()})
+        cards = f", {rest} of {cards} network cards send nothing" if 0 < rest < cards else ""
+        took = show_seconds(self.duration)
+        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {took}{cards}>"
 
     def to_json(self) -> str:
         """Return the trace as JSON text.
