@@ -21,8 +21,8 @@ from heapq import heappop, heappush
 
 from d2lps.messages import text
 from d2lps.plan.parse import names
-from d2lps.topology import nvidia
-from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, NVLINK, PCIE, Link, Resource, TopologyError
+from d2lps.topology import nccl, nvidia
+from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, PCIE, Link, Resource, TopologyError
 from d2lps.units import Bandwidth
 
 
@@ -139,7 +139,7 @@ class Topology:
     def from_nvidia_smi(
         cls,
         text: str,
-        nvlink: "str | Bandwidth" = NVLINK,
+        nvlink: "str | Bandwidth | None" = None,
         pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
         between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
         latency: "float | str" = 0.0,
@@ -159,12 +159,13 @@ class Topology:
         Parameters
         ----------
         text : str
-            The complete output.
+            The complete output; that of ``nvidia-smi nvlink -s`` or ``nvidia-smi -L`` may follow.
         nvlink, pcie, between_cpus : str or Bandwidth
             Bytes per second, one way, of one NVLink, of each PCIe link from a GPU or switch upwards, and of the link
-            between two CPUs. The table does not contain them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16 lanes,
-            and an assumed QPI link. ``pcie`` may also map each GPU to the bandwidth of its own link (16 GB/s for the
-            missing ones); the link above a switch is then as fast as its fastest GPU.
+            between two CPUs. The table does not contain them. The default of ``nvlink`` follows from the rates or names
+            after the table (50 GB/s for Blackwell), else it is that of versions 2 to 4, 25 GB/s. The others are PCIe
+            3.0 with 16 lanes, and an assumed QPI link. ``pcie`` may also map each GPU to the bandwidth of its own link
+            (16 GB/s for the missing ones); the link above a switch is then as fast as its fastest GPU.
         latency : float or str
             Seconds of each link.
 
@@ -186,6 +187,33 @@ class Topology:
         {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
         """
         host = nvidia.read(text, nvlink, pcie, between_cpus, latency)
+        return cls(host.name, host.kinds, host.links, nics=host.nics)
+
+    @classmethod
+    def from_nccl(cls, source: str, latency: "float | str" = 0.0) -> "Topology":
+        """Return the host that NCCL describes in the file ``NCCL_TOPO_DUMP_FILE``.
+
+        Nodes are as in :meth:`from_nvidia_smi`. The rates of PCIe come from the file, those of NVLinks from the
+        generation of its GPUs.
+
+        Parameters
+        ----------
+        source : str
+            The XML text.
+        latency : float or str
+            Seconds of each link.
+
+        Returns
+        -------
+        Topology
+            GPUs, switches and CPUs, with ``nics``.
+
+        Raises
+        ------
+        TopologyError, UnitError
+            For other text, also one that declares entities, and for bad units.
+        """
+        host, _ = nccl.read(source, latency)
         return cls(host.name, host.kinds, host.links, nics=host.nics)
 
     def _limited(self, field: str) -> dict:
