@@ -95,11 +95,16 @@ def copy_rate(nbytes: int = COPIED, copies: int = COPIES) -> Bandwidth:
     return Bandwidth(nbytes / max(middle, 1e-9))
 
 
+def listed() -> list[list[str]]:
+    """Return the cells of QUERY for each GPU that ``nvidia-smi`` shows."""
+    printed = nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader") or ""
+    rows = [[cell.strip() for cell in line.split(",", 5)] for line in printed.splitlines()]
+    return [row for row in rows if len(row) == 6 and row[0].isdecimal()]
+
+
 def _gpus() -> Topology | None:
     """Return the topology of the GPUs, or None if no GPU is visible."""
-    listed = nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader") or ""
-    rows = [[cell.strip() for cell in line.split(",", 5)] for line in listed.splitlines()]
-    rows = [row for row in rows if len(row) == 6 and row[0].isdecimal()]
+    rows = listed()
     table = nvidia_smi("topo", "-m") if rows else None
     if not table:
         return None
