@@ -263,13 +263,6 @@ class Trace:
         -------
         list of str
             Their names, in the topology's order.
-
-        Examples
-        --------
-        >>> from d2lps import cost, rails, ring
-        >>> place = rails(hosts=2, gpus=2)
-        >>> cost.shared(ring([gpu for gpu in place.kinds if "gpu" in gpu]), place, "1 GB").resting()
-        ['host0/nic0', 'host1/nic0']
         """
         rest = dict.fromkeys(self.topology.nics.values())
         steps, seen = self.plan.steps, set()

@@ -306,16 +306,6 @@ class Carrier:
         """
         raise NotImplementedError
 
-    def host(self, rank: int) -> str:
-        """Return a text that is the same for all processes on one machine.
-
-        Parameters
-        ----------
-        rank
-            the process.
-        """
-        return ""
-
     def barrier(self) -> None:
         """Wait until all processes have called this, so that they begin at the same time."""
 

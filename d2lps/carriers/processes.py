@@ -130,13 +130,7 @@ class Processes(Ranks):
         return self._connections.load(program, ranks, [member["host"] for member in self.members])
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Add up a flat tensor over all processes, in place, by the backend's own all-reduce.
-
-        Parameters
-        ----------
-        tensor : Tensor
-            Of one size and type on all ranks.
-        """
+        """Add up a tensor of all processes, in place, by the all-reduce of the backend."""
         self._watched(lambda: self._connections.all_reduce(tensor))
 
     def barrier(self) -> None:

@@ -74,9 +74,6 @@ class Ranks(Carrier):
         """True if all processes run on one machine."""
         return len({member["host"] for member in self.members}) == 1
 
-    def host(self, rank: int) -> str:
-        return self.members[rank]["host"]
-
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device]:
         return dict.fromkeys(nodes, self.device)
 

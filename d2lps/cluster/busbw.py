@@ -7,6 +7,7 @@ of NCCL's messages run freely, and do not wait for each other at the end of a st
 import argparse
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import NamedTuple
 
 from d2lps.algorithms import double_tree, rail_rings, rail_wise, ring, sharded
 from d2lps.messages import text, why
-from d2lps.plan.acts import sends
+from d2lps.plan.acts import Send, sends
+from d2lps.plan.lazy import Lazy
 from d2lps.plan.plan import Plan
 from d2lps.simulate import cost
+from d2lps.simulate.cost import Flow, step_flows
 from d2lps.topology import Topology, TopologyError, nccl, rails
 from d2lps.topology.fabrics import NIC
 from d2lps.topology.links import require_counts
@@ -42,11 +45,6 @@ class Tested(NamedTuple):
     bands: dict[int, tuple[float, float]]
     chosen: dict[int, str]
     gpus: dict[str, int]
-
-    @property
-    def found(self) -> bool:
-        """True if there is something beside the predictions."""
-        return bool(self.bands or self.chosen)
 
 
 def read(printed: str) -> Tested:
@@ -87,73 +85,71 @@ def host_in(printed: str) -> tuple[Topology | None, Bandwidth | None]:
 
 def seconds(plan: Plan, place: Topology) -> tuple[float, float]:
     """Return the seconds per byte of a plan, and the latency of the way of one key."""
+
+    def latency(flow: Flow | Send) -> float:
+        return sum(link.latency for link in place.route(flow.src, flow.dst))
+
     key, way = next(iter(plan.share)), 0.0
-    for step in plan.steps:
-        routes = [place.route(send.src, send.dst) for send in sends(step) if send.key == key]
-        way += max((sum(link.latency for link in route) for route in routes), default=0.0)
+    if isinstance(plan.steps, Lazy):  # a ring, in each step of which every key moves
+        kinds = [*map(plan.steps.kind, range(len(plan.steps)))]
+        for kind, count in Counter(kinds).items():
+            flows = step_flows(plan, kinds.index(kind))
+            way += count * sum(many * latency(flow) for flow, many in flows.items()) / sum(flows.values())
+    else:
+        way = sum(max((latency(send) for send in sends(step) if send.key == key), default=0.0) for step in plan.steps)
     links = [replace(link, latency=0.0) for link in place.links]
     return cost.shared(plan, Topology(place.name, place.kinds, links), "1 GB").duration / 1e9, way
 
 
 def report(printed: str, hosts: int | None = None, nic: "str | Bandwidth | None" = None) -> tuple[str, Table]:
     """Return a line that describes the cluster, and the table of bus bandwidths."""
-    tested, (host, rate) = read(printed), host_in(printed)
+    tested, (place, rate) = read(printed), host_in(printed)
     hosts, card = len(tested.gpus) or 1 if hosts is None else hosts, bandwidth(nic or rate or NIC)
     require_counts(hosts=hosts)
-    if host is None:
-        host = rails(hosts, max(tested.gpus.values(), default=8), card, latency=ACROSS, inside_latency=INSIDE)
+    if place is None:
+        place = rails(hosts, max(tested.gpus.values(), default=8), card, latency=ACROSS, inside_latency=INSIDE)
     elif hosts > 1:
-        host = rails(hosts, host, card, latency=ACROSS)
-    gpus = [node for node, kind in host.kinds.items() if kind == "gpu"]
-    groups = [[*group] for _, group in groupby(gpus, key=lambda gpu: gpu.rpartition("/")[0])]
-    n, factor = len(gpus), 2 - 2 / len(gpus)
-    if n < 2:
-        raise TopologyError(text("busbw.one"))
-    if tested.bands:
-        algbw, busbw = tested.bands[max(tested.bands)]
-        if abs(busbw / algbw / factor - 1) > ABOUT + 0.01 / algbw:
-            raise TopologyError(text("busbw.factor", got=f"{busbw / algbw:.3f}", right=f"{factor:.3f}", gpus=n))
-    plans = {"ring": ring(gpus), "sharded": sharded(gpus), "trees": double_tree(gpus)}
+        place = rails(hosts, place, card, latency=ACROSS)
+    gpus = [node for node, kind in place.kinds.items() if kind == "gpu"]
+    if len(gpus) < 2:
+        raise TopologyError(text("bandwidth.nothing"))
+    groups, factor = [[*group] for _, group in groupby(gpus, key=lambda gpu: gpu.rpartition("/")[0])], 2 - 2 / len(gpus)
+    algbw, busbw = tested.bands[max(tested.bands)] if tested.bands else (1.0, factor)
+    if abs(busbw / algbw / factor - 1) > ABOUT + 0.01 / algbw:
+        raise TopologyError(text("busbw.factor", got=f"{busbw / algbw:.3f}", right=f"{factor:.3f}", gpus=len(gpus)))
     if hosts > 1:
-        plans = {"ring": plans["ring"], "rail_rings": rail_rings(groups), "rail_wise": rail_wise(groups)}
+        plans = {"ring": ring(gpus), "rail_rings": rail_rings(groups), "rail_wise": rail_wise(groups)}
         plans["trees"] = rail_wise(groups, double_tree)
-    takes = {name: seconds(plan, host) for name, plan in plans.items()}
+    else:
+        plans = {"ring": ring(gpus), "sharded": sharded(gpus), "trees": double_tree(gpus)}
+    takes = {name: seconds(plan, place) for name, plan in plans.items()}
     alike = {"Ring": "rail_rings" if hosts > 1 else "ring", "Tree": "trees"}
-    rows = []
+    columns = {name: [] for name in ("size", *takes, "measured", "chosen", "error")}
     for size in sorted({*tested.bands, *tested.chosen}) or SIZES:
-        found = {name: Bandwidth(factor * size / (size * each + way)) for name, (each, way) in takes.items()}
-        row = [show_size(size), *map(str, found.values())]
-        measured, chosen = tested.bands.get(size), tested.chosen.get(size)
-        near = alike.get((chosen or "").partition(",")[0])
-        error = f"{found[near] / 1e9 / measured[1] - 1:+.0%}" if near and measured else None
-        rows.append(
-            [*row, *([str(Bandwidth(1e9 * measured[1])) if measured else None, chosen, error] if tested.found else [])]
-        )
-    inside = max(link.capacity for link in host.leaving(gpus[0]) if hosts == 1 or link.dst.startswith("host0/"))
-    line = text("busbw.line", hosts=hosts, gpus=n // hosts, inside=Bandwidth(inside))
-    if hosts > 1:
-        line += text("busbw.cards", cards=len({*host.nics.values()}) // hosts, nic=card)
-    columns = ["measured", "chosen", "error"] if tested.found else []
-    return line, table("size", *takes, *columns, rows=rows)
+        row = {name: Bandwidth(factor * size / (size * each + way)) for name, (each, way) in takes.items()}
+        chosen, (_, measured) = tested.chosen.get(size), tested.bands.get(size, (0, 0))
+        near = row.get(alike.get((chosen or "").partition(",")[0]))
+        row |= {"size": show_size(size), "chosen": chosen}
+        row["measured"] = Bandwidth(1e9 * measured) if measured else None
+        row["error"] = f"{near / 1e9 / measured - 1:+.0%}" if near and measured else None
+        for name, cells in columns.items():
+            cells.append(row[name] and str(row[name]))
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    inside = max(link.capacity for link in place.leaving(gpus[0]) if hosts == 1 or link.dst.startswith("host0/"))
+    outside = f"{len({*place.nics.values()}) // hosts} × {card}" if hosts > 1 else "–"
+    line = text("busbw.line", hosts=hosts, gpus=len(groups[0]), inside=Bandwidth(inside), outside=outside)
+    return line, table(*columns, rows=zip(*columns.values(), strict=True))
 
 
 def main(arguments: list[str]) -> int:
     """Print the table; 1 if a file cannot be read or does not fit."""
     parser = argparse.ArgumentParser(
-        prog="python -m d2lps busbw", description=__doc__.partition(": ")[2].partition("\n")[0]
+        prog="python -m d2lps busbw", description=__doc__.splitlines()[0].partition(": ")[2]
     )
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        metavar="FILE",
-        help="output of nvidia-smi topo -m and nvlink -s, "
-        "NCCL_TOPO_DUMP_FILE, output of all_reduce_perf and of NCCL_DEBUG=INFO, in any order",
-    )
-    parser.add_argument("--hosts", type=int, help="number of hosts; if left out, those of all_reduce_perf, or 1")
-    parser.add_argument(
-        "--nic", help='of a network card, such as "25 GB/s"; if left out, that of NCCL_TOPO_DUMP_FILE, or 50 GB/s'
-    )
+    known = "output of nvidia-smi topo -m and nvlink -s, of all_reduce_perf and NCCL_DEBUG=INFO, or NCCL_TOPO_DUMP_FILE"
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=known)
+    parser.add_argument("--hosts", type=int, help="if left out, those of all_reduce_perf, or 1")
+    parser.add_argument("--nic", help='such as "25 GB/s"; if left out, that of NCCL_TOPO_DUMP_FILE, or 50 GB/s')
     options = parser.parse_args(arguments)
     try:
         printed = "\n".join(file.read_text("utf-8", "replace") for file in options.files)

@@ -41,17 +41,7 @@ LEAST, MOST = 1_000_000, 128_000_000  # bytes of the buffer for that
 
 
 class Across(NamedTuple):
-    """Figures of messages between hosts.
-
-    Attributes
-    ----------
-    latency
-        seconds of a message.
-    alone
-        bytes per second from one node to another while all others rest.
-    together
-        bytes per second that a host sends, and receives, if all nodes send to another host at once.
-    """
+    """Figures of messages between hosts: as in :class:`Calibration`, ``together`` those of all nodes to other hosts."""
 
     latency: float
     alone: Bandwidth
@@ -116,7 +106,7 @@ class Calibration:
         if self.across is None:
             named = self._named(nodes)
             return one_memory(named, self.together, self.adding, self.overhead, self.latency, one, self.adding_alone)
-        place = self._placed(nodes)
+        place, card = self._placed(nodes), Bandwidth(self.across.together / len(self.hosts))  # each way
         kinds, links = {node: kind_of(node) for node in place} | {"network": "switch"}, []
         limits = dict.fromkeys(place, Resource(adding=self.adding_alone, port=one))
         for node, host in place.items():
@@ -125,16 +115,16 @@ class Calibration:
         for host in dict.fromkeys(place.values()):
             kinds |= {f"{host}/memory": "memory", f"{host}/card": "switch"}
             limits[f"{host}/memory"] = Resource(self.together, self.adding, self.overhead or None)
-            limits[f"{host}/card"] = Resource(Bandwidth(2 * self.across.together))  # in both directions
-            links += both_ways(f"{host}/card", "network", max(self.across[1:]), self.across.latency / 2)
+            limits[f"{host}/card"] = Resource(Bandwidth(2 * card))
+            links += both_ways(f"{host}/card", "network", max(self.across.alone, card), self.across.latency / 2)
         return Topology("machines", kinds, links, limits=limits)
 
     def _placed(self, nodes: "Iterable[str] | int | None") -> dict[str, str]:
         """Return node → its host."""
-        if self.across is None:
-            return dict.fromkeys(self._named(nodes), "host0")
-        host = {node: f"host{number}" for number, members in enumerate(self.hosts) for node in members}
         named = nodes if isinstance(nodes, Mapping) else {node: node for node in self._named(nodes)}
+        if self.across is None:
+            return dict.fromkeys(named, "host0")
+        host = {node: f"host{number}" for number, members in enumerate(self.hosts) for node in members}
         if unknown := [node for node, at in named.items() if at not in host]:
             raise TensorError(text("tensor.calibrated", node=unknown[0], nodes=" ".join(host)))
         return {node: host[at] for node, at in named.items()}
@@ -160,18 +150,15 @@ class Calibration:
         Table
             in the current language.
         """
-        figures = {
-            "latency": show_seconds(self.latency),
-            "overhead": show_seconds(self.overhead),
-            "alone": str(self.alone),
-            "together": str(self.together),
-            "adding-together": str(self.adding),
-            "adding-alone": str(self.adding_alone),
-        }
-        if self.across:
-            latency, alone, both = show_seconds(self.across.latency), *map(str, self.across[1:])
-            figures |= {"across-latency": latency, "across-alone": alone, "across-together": both}
-        rows = [[text(f"calibration.{name}"), value, text(f"calibration.{name}-is")] for name, value in figures.items()]
+        figures = ["latency", self.latency], ["overhead", self.overhead], ["alone", self.alone]
+        figures += ["together", self.together], ["adding-together", self.adding], ["adding-alone", self.adding_alone]
+        between = [*zip(Across._fields, self.across or (), strict=False)]
+        rows = []
+        for i, (name, figure) in enumerate([*figures, *between]):
+            named = text(f"calibration.{name}")
+            named = text("calibration.between", figure=named) if i >= len(figures) else named
+            shown = str(figure) if isinstance(figure, Bandwidth) else show_seconds(figure)
+            rows.append([named, shown, text(f"calibration.{name}-is")])
         return table("figure", "measured", "meaning", rows=rows)
 
     def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
@@ -180,20 +167,7 @@ class Calibration:
         return self.nodes if nodes is None else names(nodes)
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"latency   {show_seconds(self.latency)}",
-                f"overhead  {show_seconds(self.overhead)}",
-                f"alone     {self.alone}",
-                f"together  {self.together}",
-                f"adding    {self.adding} together, {self.adding_alone} alone",
-            ]
-            + [
-                f"across    {show_seconds(a.latency)}, {a.together} together, {a.alone} alone"
-                for a in [self.across]
-                if a
-            ]
-        )
+        return "\n".join(f"{name:<22} {figure}" for name, figure, _ in self.table().rows)
 
 
 def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:
@@ -233,7 +207,7 @@ def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int
         raise TensorError(text("tensor.calibrate"))
     hosts: dict[str, list[str]] = {}
     for node, rank in carrier.ranks(_ping_pong(nodes)).items():
-        hosts.setdefault(carrier.host(rank), []).append(node)
+        hosts.setdefault(carrier.members[rank]["host"] if hasattr(carrier, "members") else "", []).append(node)
     groups = [host for host in hosts.values() if len(host) > 1]
     groups = [host[: min(map(len, groups))] for host in groups]
     result = Calibration(nodes, 0.0, 0.0, *[Bandwidth("inf")] * 4)  # inside a host of one node nothing is sent
@@ -264,7 +238,7 @@ def _between(nodes: Sequence[str], hosts: Sequence[Sequence[str]], carrier: Carr
     one = seconds["across", tiny][repeats // 4] / 4
     alone = (large - tiny) / max(1e-9, median(seconds["across", large]) / 4 - one)
     latency = max(0.0, one - tiny / alone)
-    together = steps * large / len(hosts) / max(1e-9, median(seconds["all across", large]) - steps * latency)
+    together = steps * large / max(1e-9, median(seconds["all across", large]) - steps * latency)
     measured = tuple((*job, median(times)) for job, times in seconds.items())
     return Across(latency, Bandwidth(alone), Bandwidth(together)), measured
 

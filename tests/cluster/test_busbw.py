@@ -24,7 +24,7 @@ def gigabytes(cell):
 
 def test_bandwidths_and_choices_stand_in_one_table_with_the_predictions():
     line, table = busbw.report("\n".join([SMI, PERF, LOG]))
-    assert line.startswith("2 × 8 GPUs, 450 GB/s") and "8 network cards per host, 50 GB/s" in line
+    assert line == "2 × 8 GPUs: 450 GB/s from each to its host, 8 × 50 GB/s from each host to the others"
     assert table.heads[1:5] == ["ring", "rail rings", "rail-wise", "trees"]
     for size, row in zip(MEASURED, table.rows, strict=False):
         assert gigabytes(row[5]) == pytest.approx(MEASURED[size], rel=1e-3)
@@ -87,12 +87,12 @@ def test_rates_of_a_fabric_follow_from_its_links(host):
 
 def test_the_rate_of_cards_is_in_the_file_of_nccl():
     slower = XML.replace('speed="400000"', 'speed="200000"')
-    assert "25 GB/s each" in busbw.report(slower, hosts=2)[0]
+    assert "8 × 25 GB/s from" in busbw.report(slower, hosts=2)[0]
 
 
 def test_one_host_has_rings_inside():
     line, table = busbw.report(XML)
-    assert line == "1 × 8 GPUs, 450 GB/s from each to the others of its host"
+    assert line.startswith("1 × 8 GPUs: 450 GB/s from each to its host, –")
     assert table.heads[1:] == ["ring", "sharded", "trees"]
     assert gigabytes(table.rows[-1][1]) == pytest.approx(450, rel=0.01)
 
@@ -101,7 +101,11 @@ def test_one_host_has_rings_inside():
     "text, hosts, sentence",
     [
         (PERF, 4, "busbw ÷ algbw is 1.875 in the largest row, but 1.938 in an all-reduce of 32 GPUs: give --hosts"),
-        ((ROOT / "topology/nvidia_smi/one_gpu.txt").read_text("utf-8"), 1, "needs 2 GPUs or more"),
+        (
+            (ROOT / "topology/nvidia_smi/one_gpu.txt").read_text("utf-8"),
+            1,
+            "a bandwidth needs the trace of a plan that sends something",
+        ),
         ((ROOT / "topology/nvidia_smi/workstation.txt").read_text("utf-8"), 2, "no network cards"),
         ("<system></system>", 2, "NCCL_TOPO_DUMP_FILE"),
         ("", -1, "hosts = -1"),
