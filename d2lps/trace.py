@@ -265,14 +265,12 @@ class Trace:
             Their names, in the topology's order.
         """
         rest = dict.fromkeys(self.topology.nics.values())
-        steps, seen = self.plan.steps, set()
-        for i in range(len(steps) if rest else 0):
-            kind = steps.kind(i) if isinstance(steps, Lazy) else i
-            acts = () if kind in seen or not rest else steps[i]
-            for send in (send for act in acts for send in messages_of(act)):
+        steps = self.plan.steps
+        kinds = {steps.kind(i) if isinstance(steps, Lazy) else i: i for i in range(len(steps))}
+        for i in kinds.values():
+            for send in (send for act in (steps[i] if rest else ()) for send in messages_of(act)):
                 if send.src.partition("/")[0] != send.dst.partition("/")[0]:
                     rest.pop(self.topology.nics.get(send.src), None)
-            seen.add(kind)
         return [*rest]
 
     def bubble(self, relative: bool = False) -> float:

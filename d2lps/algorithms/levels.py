@@ -73,10 +73,9 @@ def _equal(hosts: Iterable[Iterable[str]]) -> tuple[list[tuple[str, ...]], tuple
 def rail_rings(hosts: Iterable[Iterable[str]], key: str = "g") -> Plan:
     """A :func:`ring` for each network card, all at the same time, each with an equal part of the buffer.
 
-    Ring i leaves the first host by card i, the second by card i+1, the third by card i again, and enters each host by
-    the card of the same rail. So each card sends for one ring and receives for one, and no message changes the rail. An
-    odd number of hosts takes a third rail at its end; if there is none, one hop of each ring changes the rail. NCCL's
-    rings have this form.
+    As in NCCL, ring i leaves the first host by card i, the second by card i+1, the third by card i again, and enters
+    each host on the same rail, so that each card sends for one ring and receives for one. The last of an odd number of
+    hosts takes a third rail; if there is none, one hop of each ring changes the rail.
 
     1. Reduce-scatter on each ring: each of its keys is then complete on one GPU.
     2. All-gather on each ring; every GPU then holds all keys.

@@ -48,11 +48,7 @@ class Tested(NamedTuple):
 
 
 def read(printed: str) -> Tested:
-    """Return what the outputs of ``all_reduce_perf`` and of ``NCCL_DEBUG=INFO`` contain, also if they are mixed.
-
-    >>> read("1048576 262144 float sum -1 h:41:99 [0] NCCL INFO 1048576 Bytes -> Algo 1 proto 0\\n 71.2 14.73 25.78 0")
-    Tested(bands={1048576: (14.73, 25.78)}, chosen={1048576: 'Ring, LL'}, gpus={})
-    """
+    """Return what the outputs of ``all_reduce_perf`` and of ``NCCL_DEBUG=INFO`` contain, also if they are mixed."""
 
     def named(word: str, known: list[str]) -> str:
         if word.isdecimal():

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -167,13 +167,11 @@ def _interfaces() -> Iterator[Finding]:
         ports = [
             f"{_read(p / 'rate') or 'rate unknown'} {_read(p / 'state')[3:]}" for p in sorted(card.glob("ports/*"))
         ]
-        width, most = (_read(card / "device" / f"{which}_link_width") for which in ("current", "max"))
+        width, most = (_read(card / f"device/{which}_link_width") for which in ("current", "max"))
         pcie = f", PCIe {_read(card / 'device/current_link_speed').partition(' PCIe')[0]} ×{width}" if width else ""
         found = f"{card.name}: {', '.join(ports) or 'no port'}{pcie}; NCCL uses it automatically, gloo does not"
-        yield Finding("InfiniBand", found, not _narrow(width, most), f"the card has ×{most} lanes: {_SEAT}")
-
-
-_SEAT = "seat it anew, or take another slot"
+        advice = f"the card has ×{most} lanes: seat it anew, or take another slot"
+        yield Finding("InfiniBand", found, not _narrow(width, most), advice)
 
 
 def _narrow(width: str, most: str) -> bool:
@@ -185,16 +183,20 @@ def _links() -> Iterator[Finding]:
     if not rows:
         return
     narrow = [index for index, _, most, _, width, _ in rows if _narrow(width, most)]
-    found = Counter(f"×{width} of ×{most}, version {version} at most" for _, version, most, _, width, _ in rows)
-    found = ", ".join(f"{count} × {link}" for link, count in found.items())
-    yield Finding("PCIe", found, not narrow, f"GPU {', '.join(narrow)} has fewer lanes than it could: {_SEAT}")
+    found = _counted(f"×{width} of ×{most}, version {version} at most" for _, version, most, _, width, _ in rows)
+    yield Finding(
+        "PCIe", found, not narrow, f"GPU {', '.join(narrow)} has fewer lanes than it could: take another slot"
+    )
     blocks = re.split(r"^GPU +\d+:", local.nvidia_smi("nvlink", "-s") or "", flags=re.MULTILINE)[1:]
     up = [tuple(rate for rate in re.findall(r"Link \d+: ([\d.]+) GB/s", block) if float(rate)) for block in blocks]
     if any(up):
-        each = Counter(f"{len(rates)} links of {' or '.join(sorted({*rates}))} GB/s" for rates in up)
-        found = ", ".join(f"{count} × {links}" for links, count in each.items())
+        found = _counted(f"{len(rates)} links of {' or '.join(sorted({*rates}))} GB/s" for rates in up)
         advice = "some GPUs have fewer or slower links up than others: see nvidia-smi nvlink -s and -e"
-        yield Finding("NVLink", found, len(each) == 1, advice)
+        yield Finding("NVLink", found, len({*up}) == 1, advice)
+
+
+def _counted(found: Iterable[str]) -> str:
+    return ", ".join(f"{count} × {each}" for each, count in Counter(found).items())
 
 
 def _clock() -> Iterator[Finding]:

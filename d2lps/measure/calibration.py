@@ -104,8 +104,8 @@ class Calibration:
         """
         one = min(self.alone, self.together)
         if self.across is None:
-            named = self._named(nodes)
-            return one_memory(named, self.together, self.adding, self.overhead, self.latency, one, self.adding_alone)
+            figures = self.together, self.adding, self.overhead, self.latency, one, self.adding_alone
+            return one_memory(self._named(nodes), *figures)
         place, card = self._placed(nodes), Bandwidth(self.across.together / len(self.hosts))  # each way
         kinds, links = {node: kind_of(node) for node in place} | {"network": "switch"}, []
         limits = dict.fromkeys(place, Resource(adding=self.adding_alone, port=one))
@@ -122,8 +122,6 @@ class Calibration:
     def _placed(self, nodes: "Iterable[str] | int | None") -> dict[str, str]:
         """Return node → its host."""
         named = nodes if isinstance(nodes, Mapping) else {node: node for node in self._named(nodes)}
-        if self.across is None:
-            return dict.fromkeys(named, "host0")
         host = {node: f"host{number}" for number, members in enumerate(self.hosts) for node in members}
         if unknown := [node for node, at in named.items() if at not in host]:
             raise TensorError(text("tensor.calibrated", node=unknown[0], nodes=" ".join(host)))
@@ -137,10 +135,9 @@ class Calibration:
         nodes
             as for :meth:`topology`.
         """
-        place, inside = self._placed(nodes), (self.alone, self.latency + self.overhead)
-        across = self.across and (self.across.alone, self.across.latency)
-        links = [Link(a, b, *(inside if place[a] == place[b] else across)) for a, b in permutations(place, 2)]
-        return Topology("ping_pong", {node: kind_of(node) for node in place}, links)
+        named, latency = self._named(nodes), self.latency + self.overhead
+        links = [Link(a, b, self.alone, latency) for a, b in permutations(named, 2)]
+        return Topology("ping_pong", {node: kind_of(node) for node in named}, links)
 
     def table(self) -> Table:
         """Return the figures as a table, each with a line that explains it.
@@ -273,10 +270,8 @@ def _timed(
         tensors = {node: carrier.buffer(node, count) for node in carrier.playing(plan)}
         execute = compile(plan, tensors, carrier).execute
     else:
-        tensors, ranks = (
-            {"": torch.empty(count, device=getattr(carrier, "device", "cpu"))},
-            len(carrier.all_gather(None)),
-        )
+        tensors = {"": torch.empty(count, device=getattr(carrier, "device", "cpu"))}
+        ranks = len(carrier.all_gather(None))
         if plan is dist.all_reduce and hasattr(carrier, "all_reduce"):  # over the connections that the carrier has
             plan = carrier.all_reduce
         execute = partial(plan, tensors[""])

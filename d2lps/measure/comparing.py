@@ -175,14 +175,12 @@ def compare(
         if plan is dist.all_reduce and getattr(carrier, "backend", "") == "gloo":
             plan = ring(carrier.names)  # as gloo does it
         if isinstance(plan, Plan) and topology is not None:
-            predicted = cost.shared(plan, _place(topology, plan, carrier), f"{size} B").duration
+            place, nodes = topology, plan.nodes
+            if isinstance(topology, Calibration):
+                if topology.across:
+                    nodes = {node: carrier.names[rank] for node, rank in carrier.ranks(plan).items()}
+                place = topology.topology(nodes)
+            if plan is plans[name] or {*plan.nodes} <= {*place.kinds}:
+                predicted = cost.shared(plan, place, f"{size} B").duration
         rows.append(Compared(name, size, predicted, tuple(sorted(seconds))))
     return Comparison(tuple(rows))
-
-
-def _place(topology: "Topology | Calibration", plan: Plan, carrier: Carrier) -> Topology:
-    if not isinstance(topology, Calibration):
-        return topology
-    if topology.across is None or {*plan.nodes} <= {*topology.nodes}:
-        return topology.topology(plan.nodes)
-    return topology.topology({node: carrier.names[rank] for node, rank in carrier.ranks(plan).items()})

@@ -191,15 +191,12 @@ class Topology:
 
     @classmethod
     def from_nccl(cls, source: str, latency: "float | str" = 0.0) -> "Topology":
-        """Return the host that NCCL describes in the file ``NCCL_TOPO_DUMP_FILE``.
-
-        Nodes are as in :meth:`from_nvidia_smi`. The rates of PCIe come from the file, those of NVLinks from the
-        generation of its GPUs.
+        """Return the host that NCCL describes in ``NCCL_TOPO_DUMP_FILE``: see :meth:`from_nvidia_smi`.
 
         Parameters
         ----------
         source : str
-            The XML text.
+            The XML, which has the rates of PCIe and the generation of the GPUs.
         latency : float or str
             Seconds of each link.
 
@@ -211,7 +208,7 @@ class Topology:
         Raises
         ------
         TopologyError, UnitError
-            For other text, also one that declares entities, and for bad units.
+            For other text, and for bad units.
         """
         host, _ = nccl.read(source, latency)
         return cls(host.name, host.kinds, host.links, nics=host.nics)

@@ -112,20 +112,12 @@ def nvlink_rate(text: str) -> "str | Bandwidth":
         rate = max(rates, key=rates.count)
         coded = 25 * round(rate / 25)
         return Bandwidth(1e9 * (coded if coded and 1 <= rate / coded < 1.07 else rate))
-    models = _MODEL.findall(text)
-    return next(
-        (rate for of, rate in zip(_MODELS, NVLINKS, strict=True) if models and re.search(of, models[0])), NVLINK
-    )
+    model = next(iter(_MODEL.findall(text)), "")
+    return next((rate for named, rate in zip(_MODELS, NVLINKS, strict=True) if re.search(named, model)), NVLINK)
 
 
-def host_of(
-    table: "TopoMatrix",
-    nvlink: "str | Bandwidth",
-    pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
-    between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
-    latency: "float | str" = 0.0,
-) -> Host:
-    """Return the host that a table describes."""
+def host_of(table: "TopoMatrix", nvlink, pcie, between_cpus=BETWEEN_CPUS, latency: "float | str" = 0.0) -> Host:
+    """Return the host that a table describes; the rates are as for :meth:`d2lps.Topology.from_nvidia_smi`."""
     name = {gpu: gpu.lower() for gpu in table.gpus}
     gpus = dict.fromkeys(name.values(), "gpu")
     nics = {name[gpu]: nic for gpu, nic in table.cards().items()}

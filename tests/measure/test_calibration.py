@@ -177,8 +177,6 @@ def test_other_names_need_a_place():
     found = Calibration(NODES, *[1e-5] * 2, *[Bandwidth(1e9)] * 4, hosts=(NODES[:2], NODES[2:]), across=SLOWLY)
     place = found.topology({"a": "rank0", "b": "rank3"})
     assert [link.dst for link in place.route("a", "b")] == ["host0/card", "network", "host1/card", "b"]
-    assert found.ping_pong(["rank0", "rank1", "rank3"]).route("rank1", "rank3")[0].bandwidth == 1e7
-    assert found.ping_pong().route("rank0", "rank1")[0].bandwidth == 1e9
     for strange in (["rank0", "gpu7"], 5):
         with pytest.raises(TensorError, match="the host of (gpu7|rank4) is unknown: calibrate measured rank0 rank1"):
             found.topology(strange)
@@ -197,6 +195,8 @@ def compared():
     figures = calibrate(carrier, repeats=5)
     own = [f"host{h}/gpu{i}" for h in range(2) for i in range(carrier.size // 2)]
     plans = {"ring": ring(carrier.names), "own names": sharded(own), "all_reduce": dist.all_reduce}
+    strange = compare({"all_reduce": dist.all_reduce}, "4 kB", carrier, one_memory(["a", "b"], "1 GB/s"), repeats=1)
+    assert strange.rows[0].predicted is None
     return figures, compare(plans, "500 kB", carrier, figures, repeats=1)
 
 
