@@ -164,7 +164,7 @@ class Calibration:
         return self.nodes if nodes is None else names(nodes)
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<22} {figure}" for name, figure, _ in self.table().rows)
+        return "\n".join(f"{name:<24} {figure}" for name, figure, _ in self.table().rows)
 
 
 def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:
