@@ -103,9 +103,15 @@ def rail_rings(hosts: Iterable[Iterable[str]], key: str = "g") -> Plan:
 
     Examples
     --------
-    >>> first = rail_rings([["a0", "a1"], ["b0", "b1"]]).steps[0]
-    >>> print(*(f"{send.src}→{send.dst}" for send in first if send.src[0] != send.dst[0]))
-    a0→b0 b1→a1 a1→b1 b0→a0
+    >>> print(rail_rings([["a", "b"], ["c", "d"]]))
+    4 nodes: a b c d
+    shares: g1.1 = g1.2 = g1.3 = g1.4 = g2.1 = g2.2 = g2.3 = g2.4 = 1/8
+    step 1   b→a +g1.1   a→c +g1.2   c→d +g1.3   d→b +g1.4   a→b +g2.1   b→d +g2.2   d→c +g2.3   c→a +g2.4
+    step 2   b→a +g1.4   a→c +g1.1   c→d +g1.2   d→b +g1.3   a→b +g2.4   b→d +g2.1   d→c +g2.2   c→a +g2.3
+    step 3   b→a +g1.3   a→c +g1.4   c→d +g1.1   d→b +g1.2   a→b +g2.3   b→d +g2.4   d→c +g2.1   c→a +g2.2
+    step 4   b→a =g1.2   a→c =g1.3   c→d =g1.4   d→b =g1.1   a→b =g2.2   b→d =g2.3   d→c =g2.4   c→a =g2.1
+    step 5   b→a =g1.1   a→c =g1.2   c→d =g1.3   d→b =g1.4   a→b =g2.1   b→d =g2.2   d→c =g2.3   c→a =g2.4
+    step 6   b→a =g1.4   a→c =g1.1   c→d =g1.2   d→b =g1.3   a→b =g2.4   b→d =g2.1   d→c =g2.2   c→a =g2.3
     """
     members, nodes = _equal(hosts)
     n, g = len(members), len(members[0])
