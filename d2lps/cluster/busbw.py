@@ -148,8 +148,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--nic", help='such as "25 GB/s"; if left out, that of NCCL_TOPO_DUMP_FILE, or 50 GB/s')
     options = parser.parse_args(arguments)
     try:
-        printed = "\n".join(file.read_text("utf-8", "replace") for file in options.files)
-        print(*report(printed, options.hosts, options.nic), sep="\n")
+        texts = {file: file.read_text("utf-8", "replace") for file in options.files}
+        for file, printed in texts.items():
+            if not (any(read(printed)) or host_in(printed)[0] or re.search(r"^\s*GPU \d+:", printed, re.MULTILINE)):
+                raise TopologyError(text("busbw.unknown", file=file))
+        print(*report("\n".join(texts.values()), options.hosts, options.nic), sep="\n")
     except (OSError, TopologyError, UnitError) as error:
         print(f"{error.filename}: {why(error)}" if isinstance(error, OSError) else error, file=sys.stderr)
         return 1

@@ -122,6 +122,20 @@ def test_the_command_names_a_file_that_is_not_there(capsys):
     assert main(["busbw", "--hosts", "2", "--nic", "25"]) == 1 and "GB/s" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["", "all is well\n", "gpu-001:1:2 [0] NCCL INFO Connected all rings\n"])
+def test_a_file_without_any_of_these_outputs_is_refused(text, tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text(text)
+    assert main(["busbw", str(tmp_path / "notes.txt"), str(HERE / "all_reduce_perf.txt")]) == 1
+    assert "notes.txt has no output of nvidia-smi topo -m" in capsys.readouterr().err
+
+
+def test_host_and_rate_of_nvlinks_may_be_in_two_files(tmp_path, capsys):
+    (tmp_path / "topo.txt").write_text(SMI)
+    (tmp_path / "links.txt").write_text("GPU 0: NVIDIA B200 (UUID: GPU-5e)\n\t Link 0: 53.125 GB/s\n")
+    assert main(["busbw", str(tmp_path / "links.txt"), str(tmp_path / "topo.txt")]) == 0
+    assert "900 GB/s from each to its host" in capsys.readouterr().out
+
+
 def test_the_command_runs_without_torch():
     files = ROOT / "topology/nvidia_smi/hgx_h100_ten.txt", HERE / "all_reduce_perf.txt", HERE / "debug_info.txt"
     arguments = ["busbw", *map(str, files)]
