@@ -175,7 +175,9 @@ def _interfaces() -> Iterator[Finding]:
 
 
 def _narrow(width: str, most: str) -> bool:
-    return width.isdecimal() and most.isdecimal() and int(width) < int(most)
+    return (
+        width.isdecimal() and most.isdecimal() and 0 < int(width) < int(most)
+    )  # 0 is unknown, as in a virtual machine
 
 
 def _links() -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def test_lanes_and_nvlinks_of_gpus_that_differ_need_mending(monkeypatch):
     assert pcie == ("PCIe", "1 × ×16 of ×16, version 5 at most, 1 × ×8 of ×16, version 5 at most", False)
     assert nvlink == ("NVLink", "1 × 18 links of 26.562 GB/s, 1 × 17 links of 26.562 GB/s", False)
     assert [what for what, *_ in said([16], ["\t Link 0: <inactive>\n"])] == ["PCIe"]
-    assert said([], []) == [] and said(["[N/A]"], [])[0][2]
+    assert said([], []) == [] and said(["[N/A]", "0"], [])[0][2]
 
 
 def test_without_torch_the_rest_is_looked_at(monkeypatch):
