@@ -62,7 +62,7 @@ bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS=--quick: on
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
-	@for name in model carriers gpu step kvstore replicas saving cluster pipeline sharded classes player site; do \
+	@for name in model carriers gpu step kvstore replicas saving cluster hosts pipeline sharded classes player site; do \
 	$(python) tests/benchmarks/$$name.py $(ARGUMENTS) || exit 1; done
 
 faults: $(ready) ## print the table of faults that the key-value store survives, from its tests

@@ -73,6 +73,7 @@ _HOME = {
     "pcie_server": "topology",
     "predict": "notebook.predict",
     "progress": "notebook.progress",
+    "rail_rings": "algorithms",
     "rail_wise": "algorithms",
     "rails": "topology",
     "ranks": "notebook.ranks.notebook",

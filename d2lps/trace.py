@@ -258,6 +258,23 @@ class Trace:
         self._require_node(node)
         return sum(e.src == node for e in self._messages())
 
+    def resting(self) -> list[str]:
+        """Return the network cards of the topology by which no message leaves its host.
+
+        Returns
+        -------
+        list of str
+            Their names, in the topology's order.
+        """
+        rest = dict.fromkeys(self.topology.nics.values())
+        steps = self.plan.steps
+        kinds = {steps.kind(i) if isinstance(steps, Lazy) else i: i for i in range(len(steps))}
+        for i in kinds.values():
+            for send in (send for act in (steps[i] if rest else ()) for send in messages_of(act)):
+                if send.src.partition("/")[0] != send.dst.partition("/")[0]:
+                    rest.pop(self.topology.nics.get(send.src), None)
+        return [*rest]
+
     def bubble(self, relative: bool = False) -> float:
         """Return which part of the devices' time is idle, in the trace of a schedule.
 
@@ -391,7 +408,10 @@ class Trace:
             raise TraceError(text("trace.no-node", node=repr(node), nodes=" ".join(self.plan.nodes)))
 
     def __repr__(self) -> str:
-        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
+        rest, cards = len(self.resting()), len({*self.topology.nics.values()})
+        cards = f", {rest} of {cards} network cards send nothing" if 0 < rest < cards else ""
+        took = show_seconds(self.duration)
+        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {took}{cards}>"
 
     def to_json(self) -> str:
         """Return the trace as JSON text.

@@ -129,6 +129,16 @@ class Processes(Ranks):
         """
         return self._connections.load(program, ranks, [member["host"] for member in self.members])
 
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Add up the tensors of all processes, in place, by the all-reduce of the backend.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            That of this process.
+        """
+        self._watched(lambda: self._connections.all_reduce(tensor))
+
     def barrier(self) -> None:
         self._watched(lambda: self._connections.barrier())
 

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch.distributed as dist
 from torch import Tensor
 
 from d2lps import cost, units
+from d2lps.algorithms import ring
 from d2lps.carriers.base import Carrier
 from d2lps.measure.calibration import Calibration, turns
 from d2lps.messages import text
@@ -132,8 +134,9 @@ def compare(
     Parameters
     ----------
     plans
-        name → plan; or (plan, another carrier); or a function that does the same to one flat tensor in place, such as
-        ``torch.distributed.all_reduce``, for which nothing is predicted.
+        name → plan; or (plan, another carrier); or a function that does the same to one flat tensor in place, for which
+        nothing is predicted. ``torch.distributed.all_reduce`` uses the connections of :class:`d2lps.Processes`; over
+        gloo it is predicted as the ring that it is.
     nbytes
         the gradient's size, or several: ``["8 MB", "32 MB"]``.
     carrier
@@ -169,8 +172,15 @@ def compare(
     rows = []
     for (name, size), seconds in runs.items():
         plan, predicted = plans[name], None
+        if plan is dist.all_reduce and getattr(carrier, "backend", "") == "gloo":
+            plan = ring(carrier.names)  # as gloo does it
         if isinstance(plan, Plan) and topology is not None:
-            place = topology.topology(plan.nodes) if isinstance(topology, Calibration) else topology
-            predicted = cost.shared(plan, place, f"{size} B").duration
+            place, nodes = topology, plan.nodes
+            if isinstance(topology, Calibration):
+                if topology.across:
+                    nodes = {node: carrier.names[rank] for node, rank in carrier.ranks(plan).items()}
+                place = topology.topology(nodes)
+            if plan is plans[name] or {*plan.nodes} <= {*place.kinds}:
+                predicted = cost.shared(plan, place, f"{size} B").duration
         rows.append(Compared(name, size, predicted, tuple(sorted(seconds))))
     return Comparison(tuple(rows))

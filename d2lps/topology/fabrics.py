@@ -157,7 +157,8 @@ def rails(
     uplink = Bandwidth(float(Fraction(card) * size / ratio))
     links += [link for switch in switches for link in both_ways(switch, "spine", uplink, latency)]
     limits = {f"host{h}/{node}": limit for h in range(hosts) for node, limit in like.limits.items()}
-    return Topology("rails", kinds, links, limits=limits)
+    nics = {f"host{h}/{gpu}": f"host{h}/{nic}" for h in range(hosts) for gpu, nic in like.nics.items()}
+    return Topology("rails", kinds, links, limits=limits, nics=nics)
 
 
 def _nvswitch(gpus: int, inside: "str | Bandwidth", latency: "float | str") -> Topology:

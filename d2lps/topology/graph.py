@@ -22,8 +22,8 @@ from typing import Any
 
 from d2lps.messages import text
 from d2lps.plan.parse import names
-from d2lps.topology import nvidia
-from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, NVLINK, PCIE, Link, Resource, TopologyError
+from d2lps.topology import nccl, nvidia
+from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, PCIE, Link, Resource, TopologyError
 from d2lps.units import Bandwidth
 
 
@@ -143,7 +143,7 @@ class Topology:
     def from_nvidia_smi(
         cls,
         text: str,
-        nvlink: "str | Bandwidth" = NVLINK,
+        nvlink: "str | Bandwidth | None" = None,
         pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
         between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
         latency: "float | str" = 0.0,
@@ -163,12 +163,13 @@ class Topology:
         Parameters
         ----------
         text : str
-            The complete output.
+            The complete output; that of ``nvidia-smi nvlink -s`` or ``nvidia-smi -L`` may follow.
         nvlink, pcie, between_cpus : str or Bandwidth
             Bytes per second, one way, of one NVLink, of each PCIe link from a GPU or switch upwards, and of the link
-            between two CPUs. The table does not contain them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16 lanes,
-            and an assumed QPI link. ``pcie`` may also map each GPU to the bandwidth of its own link (16 GB/s for the
-            missing ones); the link above a switch is then as fast as its fastest GPU.
+            between two CPUs. The table does not contain them. The default of ``nvlink`` follows from the rates or names
+            after the table (50 GB/s for Blackwell), else it is that of versions 2 to 4, 25 GB/s. The others are PCIe
+            3.0 with 16 lanes, and an assumed QPI link. ``pcie`` may also map each GPU to the bandwidth of its own link
+            (16 GB/s for the missing ones); the link above a switch is then as fast as its fastest GPU.
         latency : float or str
             Seconds of each link.
 
@@ -190,6 +191,30 @@ class Topology:
         {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
         """
         host = nvidia.read(text, nvlink, pcie, between_cpus, latency)
+        return cls(host.name, host.kinds, host.links, nics=host.nics)
+
+    @classmethod
+    def from_nccl(cls, source: str, latency: "float | str" = 0.0) -> "Topology":
+        """Return the host that NCCL describes in ``NCCL_TOPO_DUMP_FILE``: see :meth:`from_nvidia_smi`.
+
+        Parameters
+        ----------
+        source : str
+            The XML, which has the rates of PCIe and the generation of the GPUs.
+        latency : float or str
+            Seconds of each link.
+
+        Returns
+        -------
+        Topology
+            GPUs, switches and CPUs, with ``nics``.
+
+        Raises
+        ------
+        TopologyError, UnitError
+            For other text, and for bad units.
+        """
+        host, _ = nccl.read(source, latency)
         return cls(host.name, host.kinds, host.links, nics=host.nics)
 
     def _limited(self, field: str) -> dict:

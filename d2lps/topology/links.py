@@ -13,6 +13,10 @@ FORWARDING = ("cpu", "memory", "switch")
 PCIE = "16 GB/s"  # version 3.0 with 16 lanes: 15.75 GB/s before overheads
 NVLINK = "25 GB/s"  # versions 2, 3 and 4: each link, each direction
 BETWEEN_CPUS = "19.2 GB/s"  # assumed: one QPI link of 9.6 GT/s with 2 bytes each, one way
+# Bytes per second of one lane. Of the bits transferred, 8 of 10 are data in versions 1 and 2, then 128 of 130, 242 of
+# 256.
+LANES = {1: 2.5e9 / 10, 2: 5e9 / 10, 3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130}
+LANES |= {6: 64e9 / 8 * 242 / 256}
 
 
 class TopologyError(Brief, ValueError):

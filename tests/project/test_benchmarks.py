@@ -14,6 +14,7 @@ TABLES = {  # what each prints, at least
     "classes": ["notebooks: 1", "seconds: "],
     "cluster": ["hosts up in", "P7 ", "P8 "],
     "gpu": ["P22 "],
+    "hosts": ["alone, between hosts", "P29 "],
     "kvstore": ["P4 ", "small ", "P5 ", "P14 ", "memory server"],
     "model": ["P9 ", "P10 ", "P19 ", "P20 "],
     "pipeline": ["P15 ", "P16 "],

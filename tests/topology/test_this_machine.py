@@ -150,6 +150,12 @@ def test_it_is_named_after_the_gpus(four, smi):
     assert this_host().name == "host"
 
 
+def test_nvlinks_are_as_fast_as_the_model_has_them(smi):
+    for model, rate in (("NVIDIA B200", 50e9), ("NVIDIA H100 80GB HBM3", 25e9)):
+        smi((TEXTS / "hgx_h100_ten.txt").read_text("utf-8"), [gpu(i, model) for i in range(8)])
+        assert {link.bandwidth for link in this_host().links} == {rate}
+
+
 def test_gpus_are_used_where_all_the_given_nodes_are_among_them(four):
     assert this_host(["gpu0", "gpu3", "cpu"]) == this_host()
     assert list(this_host(["gpu0", "gpu4"], "1 GB/s").kinds) == ["gpu0", "gpu4", "memory"]
