@@ -192,7 +192,7 @@ table("division", "zero-stage", "kept-by-gpu", *causes, "in-all",
 d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
 
 # %% best-of-64
-best = parallelize("gpt-39.1b", gpus=64, batch=16)
+best = parallelize("gpt-39.1b", gpus=64, batch=16, precision="mixed")
 second = Layout(8, 4, 2, 1, 1, 8, stage=1, recompute="selective")
 for layout in (second, best.layout):
     print(*layout[:3], sep=" · ", end="   ")
