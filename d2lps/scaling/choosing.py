@@ -101,7 +101,8 @@ class Choice(NamedTuple):
         names = [name for name in names if name != "expert" or self.model.experts]
         fields = self.layout._replace(recompute=text(f"scaling.recompute.{self.layout.recompute}"))
         models = {each: name for name, each in MODELS.items()}
-        gpus = {each._replace(memory=self.gpu.memory): name for name, each in GPUS.items()}
+        own = {"memory": self.gpu.memory, "outside": self.gpu.outside}
+        gpus = {each._replace(**own): name for name, each in GPUS.items()}
         chosen = [
             [text("table.model"), models.get(self.model, f"{self.model.parameters / 1e9:.3g} · 10⁹")],
             [text("table.gpus"), f"{self.layout.gpus} × {gpus.get(self.gpu, f'{self.gpu.peak / 1e12:.0f} TFLOP/s')}"],

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,9 @@ from d2lps.__main__ import main
 from d2lps.messages import LANGUAGES, speak
 from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, kept, sent, step
 from d2lps.scaling.choosing import _layouts
-from d2lps.scaling.models import from_config
+from d2lps.scaling.models import from_config, read
 
+CONFIGS = Path(__file__).parent / "configs"
 DEEPSEEK, MIXTRAL, LLAMA = MODELS["deepseek-v3"], MODELS["mixtral-8x7b"], MODELS["llama3-405b"]
 # As the modules of transformers 5 count them on the meta device, and the pages of the models on huggingface.co.
 PUBLISHED = {
@@ -78,6 +80,8 @@ def test_tokens_meet_37_billion_parameters_of_deepseek_and_13_of_mixtral():
 
 def test_a_configuration_of_hugging_face_is_read():
     assert from_config(HUGGING_FACE) == replace(MIXTRAL, context=32768)
+    for name, tokens in (("llama3-70b", 8192), ("deepseek-v3", 163840)):
+        assert from_config(read(CONFIGS / f"{name}.json")) == replace(MODELS[name], context=tokens)
     biased = {**HUGGING_FACE, "model_type": "llama", "attention_bias": True, "mlp_bias": True}
     plain = {**HUGGING_FACE, "model_type": "llama"}
     more = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
