@@ -10,8 +10,8 @@ Start with ``transformer.py``: it counts the parameters, FLOPs and activations o
 knows some by name, and reads ``config.json``. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that
 it keeps and sends per GPU; ``ledger.py`` lists the memory, and ``measured.py``, the only part that needs torch,
 measures it. ``speed.py`` predicts seconds with one calibrated constant, and has the published runs and their errors;
-``choosing.py`` ranks the layouts, and ``command.py`` is ``python -m d2lps parallelize``. ``job.py`` has time to accuracy
-and its cost for a batch and a number of devices, and ``published.py`` the compute of known trainings and list prices.
+``choosing.py`` ranks the layouts, and ``command.py`` is ``python -m d2lps parallelize``; ``job.py`` has time to
+accuracy and its cost for a batch, and ``published.py`` the compute of known trainings, the speed of GPUs and prices.
 """
 
 from d2lps.scaling.choosing import Choice, parallelize

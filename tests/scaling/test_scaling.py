@@ -227,6 +227,15 @@ def test_a_model_that_is_smaller_than_all_published_ones_has_a_wider_interval():
     assert fast.flops[1] == pytest.approx(GPUS["h100"].peak)
 
 
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_the_interval_is_that_of_runs_of_models_at_least_half_as_large(gpu):
+    runs = [run for run in (*SC21, *MLSYS23, *MEGATRON, *LLAMA3) if run.gpu == GPUS[gpu]]
+    for run in runs:
+        large = [each for each in runs if each.model.flops_per_token() >= run.model.flops_per_token() / 2]
+        ratios = [1 + error(each)[1] for each in large]
+        assert spread(run.model, run.gpu)[0] == pytest.approx(max(*ratios, *(1 / ratio for ratio in ratios)))
+
+
 def test_runs_of_one_model_differ_by_less_than_the_third_root_of_the_error():
     for pair in (*zip(MLSYS23[::2], MLSYS23[1::2], strict=True), LLAMA3[:2]):
         one, other = (1 + error(run)[1] for run in pair)
