@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
+from operator import attrgetter
 from typing import NamedTuple
 
 from d2lps.messages import text
@@ -19,10 +20,10 @@ FREE = 0.1  # part of the memory that stays for buffers of libraries and for gap
 # Layouts of one model err alike: those whose times differ by less than the third root of the ratio by which predictions
 # are off count as equal, and the simplest is chosen. The tests compare the published pairs of runs of one model.
 ALIKE = 1 / 3
-SAME = 1.01  # layouts of one shape whose times differ by less: the simplest is chosen
-SHOWN = 5  # shapes of the ranked list
+SAME, SHOWN = 1.01, 5  # of one shape, the simplest layout within 1 % is chosen; the list has five shapes
 CAUSES = {"tensor": "by-matrices", "pipeline": "by-stages", "data": "by-replicas", "bubble": "bubble"}  # in table
 SLOWEST = 0.02  # least share of the peak that a measured step may have
+_shape = attrgetter("tensor", "pipeline", "context", "expert", "data")
 STEP_TOKENS = 2**22  # of a step, if no batch is given
 PART_TOKENS = 8192  # least tokens of a GPU's part of a sequence
 
@@ -274,10 +275,6 @@ def _share(model: Transformer, gpu: Gpu, layout: Layout, took: float, **options:
         least, most = (show_seconds(sum(step(model, layout, gpu, e, **options).values())) for e in (1, SLOWEST))
         raise ScalingError(text("scaling.beyond", layout=layout, took=took, least=least, most=most))
     return share
-
-
-def _shape(layout: Layout) -> tuple[int, ...]:
-    return layout.tensor, layout.pipeline, layout.context, layout.expert, layout.data
 
 
 def _require_fixed(model: Transformer, gpus: int, per_node: int, tensor: int | None, pipeline: int | None) -> None:

@@ -191,10 +191,7 @@ def owned(model: Transformer, layout: Layout) -> list[tuple[float, int]]:
 
 
 def halves(layout: Layout) -> int:
-    """Return how often a layer sends (t−1)/t of an activation: an all-reduce counts twice.
-
-    Sequence parallelism gathers the inputs of two matrices again in the backward pass.
-    """
+    """Return how often a layer sends (t−1)/t of an activation: sequence parallelism gathers two inputs again."""
     return (12 if layout.recompute == "full" else 8) + 2 * layout.sequence
 
 

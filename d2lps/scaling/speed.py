@@ -152,6 +152,12 @@ def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Publis
 # Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not give v.
 LLAMA3 = (_llama(8192, 8192, 2048, 1, 430), _llama(16384, 8192, 2048, 1, 400), _llama(16384, 131072, 128, 16, 380))
 
+# DeepSeek-AI, "DeepSeek-V3 technical report", 2024: 180 000 GPU hours per 10¹² tokens; b = 1 is assumed.
+_V3, _H800 = MODELS["deepseek-v3"], GPUS["h100"]._replace(inside=200e9)  # with half the NVLinks
+_SPEED = 1e12 * _V3.flops_per_token() / (180_000 * 3600)
+_CUT = Layout(1, 16, 128, 1, 1, 120, stage=1, expert=64)
+DEEPSEEK = Published("deepseek-v3, n = 2048", _V3, _CUT, _SPEED, _H800, precision="fp8")
+
 
 def step(
     model: Transformer,
@@ -295,11 +301,12 @@ def spread(model: Transformer, gpu: Gpu, precision: str = "mixed") -> tuple[floa
     Of runs whose layout is not published the fastest counts, since authors publish one that they have tuned. Small
     models are predicted too fast, because the time to start kernels is not in :func:`step`: runs count whose models
     take at least half as long per token at the peak, and below the smallest of them the ratio grows as 1 / size. All
-    runs count if none has such GPUs, experts or 8-bit products.
+    runs count if none has such GPUs or 8-bit products, and for experts also that of DeepSeek.
     """
     peak, published = gpu.fp8 if precision == "fp8" else gpu.peak, SC21 + MLSYS23 + MEGATRON + LLAMA3
     alike = [] if model.experts else [run for run in published if run.gpu.peak == peak]
-    weight = {run: run.model.flops_per_token() / run.gpu.peak for run in alike or published}
+    runs = (*published, DEEPSEEK) if model.experts else alike or published
+    weight = {run: run.model.flops_per_token() / run.gpu.peak for run in runs}
     own = model.flops_per_token() / peak
     near = [run for run in weight if weight[run] >= min(own / 2, max(weight.values()))]
     errors = {run: error(run)[1] for run in near}

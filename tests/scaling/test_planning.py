@@ -9,9 +9,10 @@ import pytest
 from d2lps import Transformer, memory, parallelize
 from d2lps.__main__ import main
 from d2lps.messages import LANGUAGES, speak
-from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, kept, sent, step
+from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, error, kept, sent, step
 from d2lps.scaling.choosing import _layouts
 from d2lps.scaling.models import from_config, read
+from d2lps.scaling.speed import DEEPSEEK as RUN
 
 CONFIGS = Path(__file__).parent / "configs"
 DEEPSEEK, MIXTRAL, LLAMA = MODELS["deepseek-v3"], MODELS["mixtral-8x7b"], MODELS["llama3-405b"]
@@ -113,12 +114,18 @@ def test_all_to_alls_carry_the_tokens_of_the_chosen_experts():
 
 
 def test_the_published_step_of_deepseek_lies_between_hidden_and_shown_all_to_alls():
-    h800 = GPUS["h100"]._replace(inside=200e9)  # NVLink of 400 GB/s both ways
-    layout = Layout(1, 16, 128, 1, 1, 120, stage=1, expert=64)
     published = 15360 * 4096 / 2048 * 180_000 * 3600 / 1e12  # 180 000 GPU hours per 10¹² tokens
-    parts = step(DEEPSEEK, layout, h800, precision="fp8")
+    parts = step(DEEPSEEK, RUN.layout, RUN.gpu, precision="fp8")
     hidden = sum(parts.values()) - parts["experts"] * (1 + 15 / 120)
     assert hidden < published < sum(parts.values())
+    assert error(RUN)[0] == pytest.approx(published / sum(parts.values()) - 1) == pytest.approx(-0.302, abs=1e-3)
+
+
+def test_the_interval_of_a_model_with_experts_includes_the_published_step():
+    choice = parallelize("mixtral-8x7b", 64, gpu="h100")
+    assert choice.seconds[1] / choice.duration == pytest.approx(1 / (1 + error(RUN)[0]))
+    assert "deepseek-v3, n = 2048" in choice.doubt and "30.2%" in choice.doubt
+    assert "gpt-1008b" in parallelize("llama3-70b", 64, gpu="mi300x").doubt
 
 
 def test_gradients_in_32_bits_are_sent_as_such():
