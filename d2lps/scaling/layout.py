@@ -143,7 +143,7 @@ def kept(
     -------
     dict of str to float
         Weights, gradients and optimizer as :func:`states`; activations by kind, as :meth:`Transformer.activations`, of
-        all layers and ``waiting`` micro-batches of a stage; results that a stage has ``sent``, unless ``freed``;
+        all layers and ``waiting`` micro-batches of a stage; ``sent-results`` of a stage, unless ``freed``;
         ``recomputed`` and ``gathered`` layers; and ``output``.
     """
     t, p, s = layout.tensor, layout.pipeline, (tokens or model.context) // layout.context
@@ -161,7 +161,7 @@ def kept(
     items |= {kind: layout.waiting * layers * each for kind, each in saved.items()}
     if p > 1 and not layout.freed:
         one = element * layout.micro * s * model.width / (t if layout.sequence else 1)
-        items["sent"] = layout.waiting * layout.chunks * one
+        items["sent-results"] = layout.waiting * layout.chunks * one
     if layout.recompute != "none":  # of one layer at a time
         again = model.activations(**saving)
         items["recomputed"] = sum(again.values()) - (0 if layout.recompute == "full" else sum(saved.values()))

@@ -169,8 +169,8 @@ def test_the_layout_of_llama3_fits_its_card_with_fused_swiglu_alone():
 
 def test_results_that_are_not_freed_wait_with_their_micro_batches():
     layout = LLAMA3[1].layout._replace(freed=False)
-    assert kept(LLAMA, layout)["sent"] == 16 * 8192 * 16384 * 2 / 8
-    assert "sent" not in kept(LLAMA, layout._replace(freed=True)) | kept(LLAMA, layout._replace(pipeline=1))
+    assert kept(LLAMA, layout)["sent-results"] == 16 * 8192 * 16384 * 2 / 8
+    assert "sent-results" not in kept(LLAMA, layout._replace(freed=True)) | kept(LLAMA, layout._replace(pipeline=1))
     speak("vi")
     assert "kết quả đã gửi" in str(memory(LLAMA, **layout._asdict()))
 
