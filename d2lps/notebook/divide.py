@@ -10,7 +10,8 @@ from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import dials
 from d2lps.scaling import GPUS, Choice, Layout, ScalingError, kept, step
 from d2lps.scaling.layout import check
-from d2lps.scaling.transformer import Transformer, known
+from d2lps.scaling.models import known
+from d2lps.scaling.transformer import Transformer
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.svg import area, hatch, line, rect, sheet, stroke, tag, words, worker
 from d2lps.view.drawing.theme import STYLE
@@ -52,7 +53,7 @@ def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu:
     <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
     >>> lab.controls["t"].value = 16
     >>> lab
-    <divide: 16 · 4 · 1, 11.99 GB, 3.259 s>
+    <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
     """
     return Division(known(model), gpus, batches, gpu)
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.layout import PRECISION, Layout, check, kept, states
-from d2lps.scaling.transformer import ScalingError, Transformer, known
+from d2lps.scaling.models import known
+from d2lps.scaling.transformer import ScalingError, Transformer
 from d2lps.units import show_size
 from d2lps.view.tables import Table, table
 
@@ -86,8 +87,8 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
     batch : (Tensor, Tensor), optional
         For a module: inputs of shape (b, s) and labels. Without it nothing is measured.
     precision : str
-        ``"mixed"``, ``"megatron"`` (mixed, with gradients in float32), ``"float32"`` or ``"bfloat16"``; a module has
-        its own.
+        ``"mixed"``, ``"bf16"`` or ``"fp8"`` (mixed, with gradients in float32), ``"float32"`` or ``"pure-bf16"``; a
+        module has its own.
     **layout
         Fields of :class:`~d2lps.scaling.Layout`, such as ``tensor=8, data=64, stage=1``. A module is measured on one
         device, so it takes none.
