@@ -272,7 +272,7 @@ class Trace:
         for i in kinds.values():
             for send in (send for act in (steps[i] if rest else ()) for send in messages_of(act)):
                 if send.src.partition("/")[0] != send.dst.partition("/")[0]:
-                    rest.pop(self.topology.nics.get(send.src), None)
+                    rest.pop(self.topology.nics.get(send.src, ""), None)
         return [*rest]
 
     def bubble(self, relative: bool = False) -> float:
@@ -409,9 +409,9 @@ class Trace:
 
     def __repr__(self) -> str:
         rest, cards = len(self.resting()), len({*self.topology.nics.values()})
-        cards = f", {rest} of {cards} network cards send nothing" if 0 < rest < cards else ""
+        resting = f", {rest} of {cards} network cards send nothing" if 0 < rest < cards else ""
         took = show_seconds(self.duration)
-        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {took}{cards}>"
+        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {took}{resting}>"
 
     def to_json(self) -> str:
         """Return the trace as JSON text.

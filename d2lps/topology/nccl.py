@@ -43,9 +43,10 @@ def read(source: str, latency: "float | str" = 0.0) -> tuple[Host, Bandwidth | N
     table = TopoMatrix((*gpus,), (*cards,), codes, {name: gpu.way[0] for name, gpu in gpus.items()})
     pcie = {name.lower(): gpu.rate for name, gpu in gpus.items() if gpu.rate}
     generation = max(_number(gpu.element.get("sm", "")) for gpu in gpus.values())  # the compute capability
-    nvlink = NVLINKS[2] if generation >= 100 else {60: NVLINKS[0], 86: NVLINKS[1]}.get(generation, NVLINK)
+    nvlink = NVLINKS[2] if generation >= 100 else {60.0: NVLINKS[0], 86.0: NVLINKS[1]}.get(generation, NVLINK)
     host = host_of(table, nvlink, pcie, latency=latency)
-    return host, min((cards[card].rate for card in host.nics.values() if cards[card].rate), default=None)
+    rates = [rate for card in host.nics.values() if (rate := cards[card].rate)]
+    return host, min(rates, default=None)
 
 
 def _devices(root: ElementTree.Element) -> Iterator[Device]:
@@ -56,7 +57,7 @@ def _devices(root: ElementTree.Element) -> Iterator[Device]:
             way = (str(id(element)),)
         elif element.tag == "pci":
             speed, width = (_number(element.get(name, "").partition(" ")[0]) for name in ("link_speed", "link_width"))
-            lanes = LANES.get(VERSIONS.get(speed), 0) * width
+            lanes = LANES.get(VERSIONS.get(speed, 0), 0) * width
             way, rate = (*way, element.get("busid", "").lower()), Bandwidth(lanes) if lanes else None
         elif element.tag == "net":
             megabits = _number(element.get("speed", ""))
@@ -79,5 +80,8 @@ def _near(a: Device, b: Device) -> str:
 def _nvlinks(gpu: Device, target: str = "") -> int:
     """Return the number of NVLinks from a GPU to the GPU at a PCI device, or to NVSwitch."""
     links = [link for link in gpu.element.iter("nvlink") if link.get("count", "").isdecimal()]
-    to = [link.get("target", "").lower() == target if target else link.get("tclass") == NVSWITCH for link in links]
-    return sum(int(link.get("count")) for link, leads in zip(links, to, strict=True) if leads)
+    if target:
+        leading = [link for link in links if link.get("target", "").lower() == target]
+    else:
+        leading = [link for link in links if link.get("tclass") == NVSWITCH]
+    return sum(int(link.get("count", "")) for link in leading)
