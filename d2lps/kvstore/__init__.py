@@ -60,9 +60,6 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         Python and torch may need to start. A worker of this machine that ends is noticed sooner.
     staleness : int, default 0
         For ``"dist_ssp"``: how many pushes of a key a worker may be ahead of the slowest one.
-    nan : {"propagate", "reject", "skip"}
-        The treatment of a push that is not finite: take it, refuse it to that worker, which may push again, or leave
-        the whole round out for all workers.
     lost : {"fail", "drop"}
         The effect of a lost worker on the others: all their calls raise WorkerLost, or rounds close without it. In the
         round of the loss, a key that lies on several servers may have sums of different workers there, because some

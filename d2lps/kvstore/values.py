@@ -217,12 +217,6 @@ def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
         raise known from known.__cause__
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Return True if all elements are finite, as whole numbers always are."""
-    tensor = tensor.values() if tensor.is_sparse else tensor
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
-
-
 # ---- pulled values
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from helpers.stores import refuse_first_push
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
@@ -177,14 +178,15 @@ def test_a_push_may_be_followed_by_another_before_the_round_is_closed(kind):
     assert found == [(total, total)] * 2
 
 
-def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
-    with cluster("dist_sync", 2, 1, nan="reject", deadline=5) as stores:
+def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read(monkeypatch):
+    refuse_first_push(monkeypatch, rank=1)
+    with cluster("dist_sync", 2, 1, deadline=5) as stores:
 
         def work(store):
             store.init("w", torch.zeros(LARGE))
             if store.rank == 1:
-                with pytest.raises(Refused, match="not finite"):
-                    store.push("w", torch.full((LARGE,), float("nan")))
+                with pytest.raises(Refused, match="the first push of worker 1"):
+                    store.push("w", torch.full((LARGE,), 64.0))
             out = torch.empty(LARGE)
             store.pushpull("w", torch.full((LARGE,), 4.0**store.rank), out=out)
             return out.min().item(), out.max().item()

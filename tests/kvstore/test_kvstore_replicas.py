@@ -228,7 +228,7 @@ def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
     for number, command in enumerate(commands):
         replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
     parts, _ = replica._snapshot()
-    replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True, True)), 0.0)
+    replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True)), 0.0)
     assert replica.parts[0].value.memory["sgd"]["velocity"].tolist() == pytest.approx([1.9] * 3)
     begun, *_, loaded, _ = replica.log.values()
     assert begun.value.memory == {}

@@ -33,17 +33,14 @@ PATIENCE = 1.0  # seconds of silence after which another server is taken for dea
 
 
 class Gradient(NamedTuple):
-    """A pushed value; ``finite``: it is to be added; ``own``: it may stay in its place."""
+    """A pushed value; ``own``: it may stay in its place."""
 
     tensor: Tensor
-    finite: bool
     own: bool
 
 
-def added(gradients: Sequence[Gradient]) -> Tensor | None:
-    """Return their sum in this order, or None if one of them is not finite: then none is added."""
-    if not all(gradient.finite for gradient in gradients):
-        return None
+def added(gradients: Sequence[Gradient]) -> Tensor:
+    """Return their sum in this order."""
     first, *others = gradients
     total = first.tensor if first.own else first.tensor.clone()
     for other in others:
@@ -51,9 +48,9 @@ def added(gradients: Sequence[Gradient]) -> Tensor | None:
     return total
 
 
-def published(held: Held, total: Tensor | None, count: int, optimizer: Optimizer | None) -> Held:
+def published(held: Held, total: Tensor, count: int, optimizer: Optimizer | None) -> Held:
     """Return the next value. The sum stays as it is: it is still to be sent to the backup."""
-    if total is None or held.failed:
+    if held.failed:
         return held._replace(counted=count)
     try:
         if optimizer is None:  # as with MXNet, the sum is the new value
@@ -135,12 +132,11 @@ class SlotStore(BaseStore):
         workers: int,
         *,
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
         deadline: float = 30.0,
         record: bool = False,
     ):
-        super().__init__(kind, workers, staleness, nan, lost, deadline)
+        super().__init__(kind, workers, staleness, lost, deadline)
         self._shards: list[SlotShard] = []
         self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
         self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
@@ -253,11 +249,11 @@ class SlotStore(BaseStore):
             self.require_complete()
             yield
 
-    def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
+    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         with self.slot.leading():
             if rank not in self.live:
                 self.require_live(rank)
-            self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, finite, own)))
+            self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, own)))
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
         """As a ShardStore; ``since``: the last command before the call began."""

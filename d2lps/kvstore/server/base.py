@@ -4,16 +4,13 @@ import time
 from collections.abc import Collection, Sequence
 
 import torch
-from torch import Tensor
 
 from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.server.shard import KeyPart, Waiting, workers
-from d2lps.kvstore.values import is_finite
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
-NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
@@ -29,11 +26,11 @@ class BaseStore:
     shards: Sequence[KeyPart] = ()
     updates: Optimizer | None = None
 
-    def __init__(self, kind: str, workers: int, staleness: int, nan: str, lost: str, deadline: float):
-        for name, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
+    def __init__(self, kind: str, workers: int, staleness: int, lost: str, deadline: float):
+        for name, value, known in (("kind", kind, KINDS), ("lost", lost, LOST)):
             if value not in known:
                 raise Refused(f"{name} = {value!r}: it is one of {', '.join(known)}")
-        self.kind, self.workers, self.nan, self.lost = kind, workers, nan, lost
+        self.kind, self.workers, self.lost = kind, workers, lost
         self.staleness, self.deadline = validate_staleness(staleness), validate_deadline(deadline)
 
     def shard(self, number: object) -> KeyPart:
@@ -116,31 +113,6 @@ class BaseStore:
         """Raise WorkerLost if no round can close any more, as a worker has left."""
         if self.left and self.kind == "dist_sync":
             raise self.left
-
-    def check_finite(self, rank: int, number: int, round_: int, value: Tensor, finite: bool) -> bool:
-        """Check what was received, if ``nan`` asks for it. Raises Refused if it is not finite and rejected.
-
-        Parameters
-        ----------
-        rank, number, round_ : int
-            As in :meth:`admit`.
-        value, finite : Tensor of shape (elements,), bool
-            What is pushed, and whether the rest of the key, which other servers have, is finite.
-
-        Returns
-        -------
-        bool
-            Whether it is to be added.
-        """
-        if self.nan == "propagate":
-            return True
-        finite = finite and is_finite(value)
-        if not finite and self.nan == "reject":
-            raise Refused(
-                f"push {round_} of worker {rank} to key {self.shard(number).name} is not finite, and "
-                "nan='reject': nothing of it is counted"
-            )
-        return finite
 
     def missing(self, shard: KeyPart, need: int) -> list[int]:
         """Return the workers that have not pushed so often."""

@@ -32,7 +32,7 @@ from d2lps.kvstore.server.requests import (
 from d2lps.kvstore.server.shard import Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import FINITE, IN_ROWS, NOTHING, PUSHES, Broken, Frame, Op, raw
+from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
 from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -158,7 +158,7 @@ class WorkerSession:
         dtype, sizes, new = self._admit(frame)
         if frame.shared:
             tensors, start = self._shared_push(frame, dtype)
-        elif frame.entries[0].finite & IN_ROWS:
+        elif frame.entries[0].in_rows:
             tensors = [self._rows_pushed(frame, dtype)]
         else:
             room = torch.empty(sum(sizes), dtype=dtype)
@@ -168,17 +168,13 @@ class WorkerSession:
         pushes = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, tensors, strict=True) if fresh]
         if not pushes:
             return
-        finite = [
-            self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite & FINITE))
-            for entry, tensor in pushes
-        ]
         end = time.monotonic()
         with self.store.counting(self.rank):
-            for (entry, tensor), well in zip(pushes, finite, strict=True):
+            for entry, tensor in pushes:
                 if self.store.record:
-                    nbytes = frame.payload if entry.finite & IN_ROWS else tensor.nbytes
+                    nbytes = frame.payload if entry.in_rows else tensor.nbytes
                     self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
-                self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
+                self.store.push(self.rank, entry.part, entry.round, tensor, own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""

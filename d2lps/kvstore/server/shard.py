@@ -116,7 +116,6 @@ class Shard(KeyPart):
         self.summed: list[int] = []
         self.sum: Tensor | None = None
         self.own = False  # the sum may stay in its place
-        self.skip = False  # the round will change nothing
         self.waiting: list[Waiting] = []
         self.lock = threading.Lock()
         self.changed, self.queued = threading.Condition(self.lock), 0  # queued: pushes that wait for the next round

@@ -40,9 +40,6 @@ class ShardStore(BaseStore):
         How many push.
     staleness : int
         Clocks that the slowest worker may be behind with ``"dist_ssp"``.
-    nan : str
-        What is done with a push that is not finite: ``"propagate"`` it, ``"reject"`` it (an error to that worker,
-        who may push again), or ``"skip"`` the whole round for all.
     lost : str
         What a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
         over those who are left, and ``counted`` says how many that were).
@@ -74,12 +71,11 @@ class ShardStore(BaseStore):
         workers: int,
         *,
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
         deadline: float = 30.0,
         record: bool = False,
     ):
-        super().__init__(kind, workers, staleness, nan, lost, deadline)
+        super().__init__(kind, workers, staleness, lost, deadline)
         self.record = Record() if record else None
         self.live = set(range(workers))
         self.shards: list[Shard] = []
@@ -138,7 +134,7 @@ class ShardStore(BaseStore):
         self.require_complete()
         return nullcontext()
 
-    def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
+    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
 
         Parameters
@@ -147,8 +143,8 @@ class ShardStore(BaseStore):
             As in :meth:`admit`.
         value : Tensor of shape (elements,)
             It stays as it is until the round closes.
-        finite, own : bool
-            Whether it is to be added, or the round skipped; whether the store may keep ``value`` for ever.
+        own : bool
+            Whether the store may keep ``value`` for ever.
         """
         shard = self.shard(number)
         with shard.lock:
@@ -158,11 +154,10 @@ class ShardStore(BaseStore):
                 self.require_live(rank)
             shard.rounds[rank] = round_
             if self.kind == "dist_sync":
-                shard.skip |= not finite
                 shard.arrived[rank] = value, own
                 done = self._merge(shard)
             else:
-                self._publish(shard, value if finite else None, own, [rank])
+                self._publish(shard, value, own, [rank])
                 done = self._readable(shard)
         deliver(done)
 
@@ -466,8 +461,8 @@ class ShardStore(BaseStore):
                 shard.fail(error)
         if not shard.summed or self.failed:
             return []
-        total, ranks = None if shard.skip else shard.sum, shard.summed
-        shard.sum, shard.summed, shard.skip = None, [], False
+        total, ranks = shard.sum, shard.summed
+        shard.sum, shard.summed = None, []
         self._publish(shard, total, shard.own, ranks)
         if shard.queued:
             shard.changed.notify_all()

@@ -30,14 +30,13 @@ from d2lps.kvstore.values import (
     fill,
     in_place,
     in_rows,
-    is_finite,
     known_by,
     memory_of,
     overlap,
     same,
 )
 from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, IN_ROWS, NOTHING, Op, as_bytes, raw
+from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
@@ -54,8 +53,6 @@ class DistStore(KVStore):
 
     clients
         The connections to the servers, in their order.
-    nan
-        What the servers do with a push that is not finite.
     started
         The server processes that this worker has started; it lets go of them when it closes.
     arena
@@ -70,7 +67,6 @@ class DistStore(KVStore):
         clients: Sequence[ServerClient],
         placement: Placement,
         *,
-        nan: str = "propagate",
         started: Sequence = (),
         arena: Arena | None = None,
     ):
@@ -81,7 +77,7 @@ class DistStore(KVStore):
         self.clients, self.placement = list(clients), placement
         # Workers wait for each other at one server. With a record at all: each is to have seen all before they go on.
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
-        self._nan, self.started, self._arena = nan, list(started), arena
+        self.started, self._arena = list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
@@ -153,13 +149,10 @@ class DistStore(KVStore):
     ) -> None:
         until = self._calls.current.until
         flats = [given[0] if in_rows(given) else added(given) for given in values]
-        finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
-        if self._nan == "reject" and not all(finite):
-            raise Refused(text("store.not-finite", key=repr(keys[finite.index(False)].key)))
         if self._open:
             given = zip(keys, values, strict=True)
             self._end_open([spec for spec, one in given if spec in self._open and not same(self._open[spec], one)])
-        requests, finish = self._push_requests(keys, flats, finite, again), None
+        requests, finish = self._push_requests(keys, flats, again), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
             destinations, finish = self._destinations(keys, outs, values, dense)
@@ -220,7 +213,7 @@ class DistStore(KVStore):
         return bundle.shared and self.clients[bundle.server].shares
 
     def _push_requests(
-        self, keys: list[KeySpec], flats: list[Tensor], finite: list[bool] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], flats: list[Tensor], again: Collection[KeySpec]
     ) -> list[tuple[Bundle, Request]]:
         rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
@@ -234,7 +227,7 @@ class DistStore(KVStore):
             together = {place for bundle in bundles if len(bundle.places) > 1 for place in bundle.places}
             flats = [added([flat]) if place in together else flat for place, flat in enumerate(flats)]
         for bundle in bundles:
-            entries, place = bundle.entries(rounds, finite), bundle.places[0]
+            entries, place = bundle.entries(rounds), bundle.places[0]
             if flats[place].is_sparse:
                 requests.append((bundle, rows_pushed(bundle, keys[place], entries, flats[place])))
                 continue
@@ -505,7 +498,7 @@ class DistStore(KVStore):
 
 def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
     """Return the push of the rows of one part that a gradient in rows has."""
-    entries["finite"] |= IN_ROWS
+    entries["in_rows"] = 1
     cut = bundle.cuts[0] or slice(0, spec.elements)
     rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
     start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()
