@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import Diverged, KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered
 from d2lps.kvstore.own_time import own_time
-from d2lps.kvstore.replicas.coding import Held, digest
+from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
@@ -101,9 +101,6 @@ class SlotShard(KeyPart):
 
     def require_readable(self, held: Held) -> None:
         """Raise an error if the value may be wrong."""
-        if held.differs:
-            servers = " and ".join(map(str, held.differs))
-            raise Diverged(f"servers {servers} hold different bytes of key {self.name}", held.differs, (self.name,))
         if held.failed:
             raise self.not_updated(held.failed)
 
@@ -152,15 +149,7 @@ class SlotStore(BaseStore):
     def _rules(self, name: Name, view: View) -> Replica:
         """Return the rules of a replica as they are at first in ``view``."""
         settings = self.workers, self.kind, self.staleness, PATIENCE
-        replica = Replica(name, view, (), *settings, added, published, lambda held: held and held.copied())
-        replica.digest, replica.spoilt = digest, self._spoilt
-        return replica
-
-    def _spoilt(self, part: int, held: Held, members: tuple[Name, ...]) -> Held:
-        """Return a value that no worker gets until it is loaded anew: the members hold different bytes of it."""
-        servers, name = tuple(number for number, *_ in members), self.shards[part].name
-        log.error("slot %d: servers %d and %d hold different bytes of key %s", self.slot.number, *servers, name)
-        return held._replace(failed="since its servers hold different bytes of it", differs=servers)
+        return Replica(name, view, (), *settings, added, published, lambda held: held and held.copied())
 
     # ---- what is known
 

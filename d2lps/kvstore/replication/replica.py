@@ -8,9 +8,6 @@ the primary for a snapshot, follows its commands, and becomes the backup once it
 A primary that is cut off does not learn of a new view, so it never reads on its own authority. Before it answers a pull
 it asks the servers that take part in its commits to confirm it, once for all waiting pulls: an answer from its own view
 proves that no other primary existed when it asked. No clock is trusted.
-
-The members also compare their bytes, a piece at a time, after the same command. Two copies do not show which of them
-is right, so a part that differs is unreadable until it is loaded again.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -57,18 +54,7 @@ class Replica(State):
         ``add([gradient, …])``, in order of the ranks, is the sum of a round; ``publish(value, sum, count, optimizer)``
         is the next value, from a sum of ``count`` pushes. Neither may change its arguments, except the optimizer's
         state in a value, of which ``copied(value)`` has a copy.
-
-    Attributes
-    ----------
-    digest : callable, or None
-        ``digest(value, at)`` is a number for the bytes of a value from ``at`` on, and where the next piece begins (None
-        after the last one). If it is None, members do not compare their bytes.
-    spoilt : callable
-        ``spoilt(part, value, members)`` is an unreadable value, for a part that differs between these members.
     """
-
-    digest: Callable[[Any, int], tuple[int, int | None]] | None = None
-    spoilt: Callable[[int, Any, tuple], Any]
 
     def __init__(
         self,
@@ -89,8 +75,6 @@ class Replica(State):
         self.follows = name in view.members  # it has executed all commands up to seq
         self.log: dict[int, NamedTuple] = {}  # number → command that a follower may lack
         self.effects: list = []
-        self._next_piece = 0, 0  # the part and the offset that are compared next
-        self._last_check = 0, 0, 0, 0  # its view, command number, part and digest
         self._reset()
 
     def _reset(self) -> None:
@@ -194,7 +178,6 @@ class Replica(State):
             self.effects.append(Ask())
         for follower in self.followers:
             self.repeat(follower)
-        self._compare()
         acked = -1 if self.learner is None else self._acked.get(self.learner, -1)
         if 0 <= acked < self.seq and acked + 1 not in self.log:  # it had been dropped, and its snapshot was lost
             self._send(self.learner, Snapshot(self.view, self.seq, *self._snapshot()))
@@ -509,30 +492,3 @@ class Replica(State):
             self.learner, self._last_heard[src] = src, now
             self._acked.setdefault(src, -1)
             self._send(src, Snapshot(self.view, self.seq, *self._snapshot()))
-
-    # Comparison of the members' bytes.
-
-    def _compare(self) -> None:
-        """Compare the next piece, unless nothing was executed since the last comparison."""
-        if self.digest is None or not self.parts or self.seq == self._last_check[1] or len(self.view.members) < 2:
-            return
-        part, at = self._next_piece if self._next_piece[0] < len(self.parts) else (0, 0)
-        self._command(m.Check(part, at))
-        number, following = self._piece_digest
-        self._last_check = self.view.number, self.seq, part, number
-        self._next_piece = (part + 1, 0) if following is None else (part, following)
-
-    def _do_check(self, check: m.Check) -> None:
-        self._piece_digest = self.digest(self.parts[check.part].value, check.at)
-        if not self.is_primary:
-            self._send(self.view.members[0], m.Found(self.view.number, self.seq, self._piece_digest[0]))
-
-    def _on_found(self, src: Name, found: m.Found, now: float) -> None:
-        view, seq, part, number = self._last_check
-        same = (found.view, found.seq) == (view, seq) and view == self.view.number and src in self.view.members
-        if same and found.digest != number:
-            self._command(m.Differ(part, (self.view.members[0], src)))
-
-    def _do_differ(self, differ: m.Differ) -> None:
-        part = self.parts[differ.part]
-        self._replace(differ.part, part._replace(value=self.spoilt(differ.part, part.value, differ.members)))

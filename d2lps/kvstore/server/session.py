@@ -385,8 +385,7 @@ class WorkerSession:
             for place, entry in enumerate(entries)
             if entry.part < len(shards) and entry.round <= shards[entry.part].rounds[self.rank]
         ]
-        metadata = {"kind": type(error).__name__, "sentence": str(error)}
-        metadata |= {name: list(getattr(error, name, ())) for name in ("ranks", "servers", "keys")}
+        metadata = {"kind": type(error).__name__, "sentence": str(error), "ranks": list(getattr(error, "ranks", ()))}
         self._answer(Op.ERROR, frame.number, metadata | {"counted": counted})
 
     def _answer(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
-from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.wire import handshake, tls
@@ -30,7 +30,7 @@ from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op,
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.messages import text, why
 
-KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost and Diverged
+KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
 
@@ -461,6 +461,4 @@ def as_error(metadata: dict) -> KVError:
     sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
     if kind == "WorkerLost":
         return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
-    if kind == "Diverged":
-        return Diverged(sentence, tuple(metadata.get("servers", ())), tuple(metadata.get("keys", ())))
     return KINDS.get(kind, KVError)(sentence)
