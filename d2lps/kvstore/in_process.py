@@ -188,8 +188,6 @@ class Cluster:
         return self.stores[0].views if self._register else []
 
     def _of(self, number: int) -> "Server | Host":
-        if os.getpid() != self._ends[0]:
-            raise Refused(text("store.forked"))
         if type(number) is not int or not 0 <= number < len(self.servers):
             raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
         return self.servers[number]

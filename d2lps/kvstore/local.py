@@ -21,7 +21,7 @@ class LocalStore(KVStore):
     type = "local"
 
     def __init__(self):
-        super().__init__(forks=True)
+        super().__init__()
         self._values: dict[KeySpec, Tensor] = {}
         self._memory: dict[KeySpec, Memory] = {}  # the state of the optimizer
 

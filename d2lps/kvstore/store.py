@@ -53,11 +53,11 @@ class KVStore:
     type = ""
     rank, num_workers = 0, 1
 
-    def __init__(self, name: str = "", patience: float = 30.0, forks: bool = False):
+    def __init__(self, name: str = "", patience: float = 30.0):
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
         self._patience = patience
-        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
+        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
         self._saving: Saving | None = None  # the last save in the background
         self._attempts = count(1)  # of calls of all workers, at worker 0
         self._barriers = 0  # how often all workers have met at barrier()

@@ -240,8 +240,6 @@ class Saving:
         deadline : float, optional
             Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the store.
         """
-        if os.getpid() != self._process:  # the thread is in another process
-            raise Refused(text("store.forked"))
         seconds = LONG * self._store._patience if deadline is None else validate_deadline(deadline)
         if self._store._saving is not self:  # a later save has waited for this one, and raised its error
             return
@@ -268,9 +266,9 @@ class Saving:
             raise Refused(text("store.closed-meanwhile"))
 
     def _wait_over(self, seconds: float, call: Call) -> bool:
-        """Wait until it is over, within a call that may be interrupted. A save of a parent process is over."""
+        """Wait until it is over, within a call that may be interrupted."""
         until = time.monotonic() + seconds
-        while self._process == os.getpid() and not self._over.wait(min(0.05, max(0.0, until - time.monotonic()))):
+        while not self._over.wait(min(0.05, max(0.0, until - time.monotonic()))):
             if time.monotonic() >= until:
                 return False
             call.require_wanted()

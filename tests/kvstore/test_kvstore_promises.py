@@ -615,13 +615,14 @@ def test_odd_keys_are_refused(key):
             call([key], [torch.ones(1)])
 
 
-def test_a_forked_child_goes_on_with_a_local_store():
+def test_a_forked_child_is_refused_by_a_local_store():
     store = kvstore.create("local")
     store.init("w", torch.zeros(3))
     if not (child := os.fork()):
         with suppress(BaseException):
-            store.push("w", torch.ones(3))
-            os._exit(0 if pulled(store, "w") == [1.0] else 2)
+            with pytest.raises(Refused, match="forked"):
+                store.push("w", torch.ones(3))
+            os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0 and pulled(store, "w") == [0.0]
 

@@ -6,7 +6,6 @@ answered, not counted twice. A server that cannot be reached within the deadline
 
 import copy
 import math
-import os
 import secrets
 import threading
 import time
@@ -103,7 +102,7 @@ class ServerClient:
         self._leaving: Request | None = None  # which is being sent, and
         self._coming: Request | None = None  # whose answer is being put where it belongs
         self._goodbye: Request | None = None
-        self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), own_time()
+        self._asked, self._open, self._heard = 0, True, own_time()
         self._hearing = False  # an answer comes, which may take longer than the deadline
         self._channel: Channel | None = None
         self._lost: KVError | None = None
@@ -122,8 +121,6 @@ class ServerClient:
             with self._state:
                 if self._lost:
                     raise copy.copy(self._lost)  # each call says what became of its own keys
-                if os.getpid() != self._process:
-                    raise Refused(text("store.forked"))
                 if not self._open:
                     raise Refused(text("store.closed"))
                 if request.done.is_set():
