@@ -11,7 +11,7 @@ from torch import Tensor, int64
 from d2lps.kvstore.calls import Call, Calls
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.optimizers import Optimizer, of_mxnet
+from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
@@ -182,15 +182,11 @@ class KVStore:
 
         Parameters
         ----------
-        optimizer : str, or an optimizer of MXNet
-            ``"sgd"``, ``"adagrad"``, ``"adam"``, or one of MXNet of that kind.
+        optimizer : str
+            ``"sgd"``, ``"adagrad"`` or ``"adam"``.
         **numbers : float
             Those of the optimizer. ``rescale_grad``: a number that gradients are multiplied by, or ``"mean"``.
         """
-        if not isinstance(optimizer, str):
-            if numbers:
-                raise Refused(text("store.mxnet-numbers"))
-            optimizer, numbers = of_mxnet(optimizer)
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
             self._validate_steps(spec, chosen)

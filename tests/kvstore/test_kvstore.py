@@ -226,7 +226,7 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
         (lambda s: s.row_sparse_pull("w"), "row_sparse_pull needs out and row_ids"),
         (lambda s: s.set_optimizer("lion", lr=1), "there is no optimizer 'lion'"),
         (lambda s: s.set_optimizer("sgd"), "sgd needs lr"),
-        (lambda s: s.set_optimizer(print), "give a name and numbers"),
+        (lambda s: s.set_optimizer(print), "an optimizer must be given as a name and numbers"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_to_its_caller_only(call, sentence):
