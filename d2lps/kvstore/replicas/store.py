@@ -16,13 +16,28 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered
 from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Keep, Load, Lose, Meet, Name, Pull, Push, Value
+from d2lps.kvstore.replication.messages import (
+    Add,
+    Begin,
+    Choose,
+    Do,
+    Done,
+    Keep,
+    Load,
+    Lose,
+    Meet,
+    Name,
+    Pull,
+    Push,
+    Value,
+)
 from d2lps.kvstore.server.base import BaseStore, lost_here, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.staged import Staged
@@ -32,35 +47,14 @@ log = logging.getLogger("d2lps.kvstore.server")
 PATIENCE = 1.0  # seconds of silence after which another server is taken for dead
 
 
+DEFERRED = 1 << 16  # bytes of a gradient, from which on it is added while other requests are served
+
+
 class Gradient(NamedTuple):
-    """A pushed value; ``own``: it may stay in its place."""
+    """A pushed value, or a sum of some; ``own``: it may stay in its place; None if the sum has failed."""
 
-    tensor: Tensor
+    tensor: Tensor | None
     own: bool
-
-
-def added(gradients: Sequence[Gradient]) -> Tensor:
-    """Return their sum in this order."""
-    first, *others = gradients
-    total = first.tensor if first.own else first.tensor.clone()
-    for other in others:
-        total.add_(other.tensor)
-    return total
-
-
-def published(held: Held, total: Tensor, count: int, optimizer: Optimizer | None) -> Held:
-    """Return the next value. The sum stays as it is: it is still to be sent to the backup."""
-    if held.failed:
-        return held._replace(counted=count)
-    try:
-        if optimizer is None:  # as with MXNet, the sum is the new value
-            return held._replace(value=total, counted=count)
-        scaled = optimizer.scale not in (1, 1.0)
-        room = torch.empty_like(total)
-        value = optimizer.stepped(held.value, total.clone() if scaled else total, held.memory, count, room)
-        return held._replace(value=value, counted=count)
-    except Exception as error:  # the state of the optimizer may be half of something
-        return held._replace(counted=count, failed=f"({type(error).__name__}: {error})")
 
 
 class SlotShard(KeyPart):
@@ -121,8 +115,6 @@ class SlotStore(BaseStore):
     the connection ended, and goes to another server.
     """
 
-    arena = record = None
-
     def __init__(
         self,
         kind: str,
@@ -134,7 +126,9 @@ class SlotStore(BaseStore):
         record: bool = False,
     ):
         super().__init__(kind, workers, staleness, lost, deadline)
+        self.record = Record() if record else None
         self._shards: list[SlotShard] = []
+        self._pushed: list[int] = []  # parts to which the present frame pushes
         self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
         self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
         self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
@@ -149,7 +143,63 @@ class SlotStore(BaseStore):
     def _rules(self, name: Name, view: View) -> Replica:
         """Return the rules of a replica as they are at first in ``view``."""
         settings = self.workers, self.kind, self.staleness, PATIENCE
-        return Replica(name, view, (), *settings, added, published, lambda held: held and held.copied())
+        copied = lambda held: held and held.copied()  # noqa: E731
+        replica = Replica(name, view, (), *settings, self._added, self._published, copied)
+        replica.defers = lambda gradient: gradient.tensor.nbytes >= DEFERRED
+        return replica
+
+    @property
+    def _sends(self) -> bool:
+        """Whether a sum has to stay as it is until other servers have it."""
+        core = self.slot.core
+        return core.is_primary and bool(core.followers)
+
+    def _added(self, total: Gradient | None, gradient: Gradient | None, last: bool) -> Gradient | Tensor | None:
+        """Return a sum with one more gradient. The last one is a tensor, or None if the sum has failed."""
+        keeps = self.updates is None or self._sends  # the sum is the new value, or is still to be sent
+        try:
+            if total is None:
+                total = gradient
+            elif gradient and total.tensor is not None:
+                if last and keeps and not total.own:  # it goes straight to its place
+                    place = self.allocate(total.tensor.numel(), total.tensor.dtype)
+                    total = Gradient(torch.add(total.tensor, gradient.tensor, out=place), True)
+                else:
+                    total.tensor.add_(gradient.tensor)
+            if not last:
+                return total
+            if keeps and not total.own and total.tensor is not None:
+                return self.allocate(total.tensor.numel(), total.tensor.dtype).copy_(total.tensor)
+        except Exception:  # no memory left
+            log.exception("pushes to slot %d could not be added", self.slot.number)
+            total = Gradient(None, True)
+        return total.tensor if last else total
+
+    def _published(self, held: Held, add: Add, optimizer: Optimizer | None) -> Held:
+        """Return the next value of a part."""
+        start = time.monotonic()
+        held = self._stepped(held._replace(counted=len(add.pushes)), add.total, optimizer)
+        if self.record:
+            version = self.slot.core.parts[add.part].version + 1
+            pushes = [] if held.failed else [*add.pushes]
+            self.record.add(VersionRecord(add.part, version, pushes, start, time.monotonic()))
+        return held
+
+    def _stepped(self, held: Held, total: Tensor | None, optimizer: Optimizer | None) -> Held:
+        if held.failed:
+            return held
+        try:
+            if total is None:
+                raise MemoryError("the pushes could not be added")
+            if optimizer is None:  # as with MXNet, the sum is the new value
+                return held._replace(value=total)
+            if optimizer.scale not in (1, 1.0) and self._sends:
+                total = total.clone()
+            place = self.allocate(total.numel(), total.dtype)
+            return held._replace(value=optimizer.stepped(held.value, total, held.memory, held.counted, place))
+        except Exception as error:  # the state of the optimizer may be half of something
+            log.exception("a key of slot %d could not be updated", self.slot.number)
+            return held._replace(failed=f"({type(error).__name__}: {error})")
 
     # ---- what is known
 
@@ -180,8 +230,8 @@ class SlotStore(BaseStore):
     @property
     def shards(self) -> list[SlotShard]:
         core = self.slot.core
-        known = [*zip(core.names, core.likes, strict=False)]
-        if len(self._shards) != len(known):
+        if len(self._shards) != len(core.likes):
+            known = zip(core.names, core.likes, strict=False)
             self._shards = [SlotShard(self, number, name, like) for number, (name, like) in enumerate(known)]
         return self._shards
 
@@ -222,7 +272,7 @@ class SlotStore(BaseStore):
                 require_same_shape(name, core.likes[core.names[name]], rank, (elements, dtype))
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
-            held = None if value is None else Held(value.clone(), {})
+            held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
             self.slot.ask(rank, Do(0, 0, rank, Begin(name, (elements, dtype), held)))
             return core.names[name]
 
@@ -233,16 +283,20 @@ class SlotStore(BaseStore):
     @contextmanager
     def counting(self, rank: int) -> Iterator[None]:
         """As a ShardStore. The rules decide about all pushes of a frame at once, and act on that in the end."""
-        with self.slot.leading():
+        with self.slot.leading() as core:
             self.require_live(rank)
             self.require_complete()
+            self._pushed = pushed = []
             yield
+        # What this worker asks for next comes after a round that it has completed, although others may add it up.
+        self.slot.pause(lambda: not any(map(core.completing, pushed)), self.deadline)
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         with self.slot.leading():
             if rank not in self.live:
                 self.require_live(rank)
             self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, own)))
+            self._pushed.append(number)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
         """As a ShardStore; ``since``: the last command before the call began."""

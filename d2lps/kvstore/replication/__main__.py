@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 from d2lps.kvstore.replication import story
 from d2lps.kvstore.replication.promises import Violation
@@ -27,11 +28,12 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.schedules):
         if time.monotonic() - start > options.seconds:
             break
+        schedule = replace(Schedule.drawn(seed), late=seed % 3 == 2)
         try:
-            outcomes[World(Schedule.drawn(seed)).run()] += 1
+            outcomes[World(schedule).run()] += 1
         except Violation as violation:
             print(f"seed {seed}: {violation}")
-            return _show(shrunk(Schedule.drawn(seed)))
+            return _show(shrunk(schedule))
     seconds, count = time.monotonic() - start, outcomes.total()
     print(f"{count} schedules, no promise broken: {dict(outcomes)}; {count / seconds:.0f} per second")
     return 0

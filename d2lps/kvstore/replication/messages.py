@@ -227,3 +227,19 @@ class Propose(NamedTuple):
 
 class Ask(NamedTuple):
     """Ask the register which view it holds; the answer is a :class:`View`."""
+
+
+class AddUp(NamedTuple):
+    """Add ``gradient`` to the sum of an open round outside the rules, and bring the sum by ``Summed``."""
+
+    part: int
+    round: Any
+    gradient: Any
+
+
+class Summed(NamedTuple):
+    """The sum of an open ``round`` that AddUp asked for."""
+
+    part: int
+    round: Any
+    total: Any

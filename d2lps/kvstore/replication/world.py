@@ -23,6 +23,7 @@ from d2lps.kvstore.replication.requests import Requests
 from d2lps.simulate import Faults, Network
 
 REGISTER = "register"
+LATE = 0.02  # virtual seconds of a late sum
 LIMIT = 6.0  # virtual seconds within which every run must end
 
 
@@ -34,7 +35,8 @@ class Schedule:
     ``slow`` and ``torn`` are probabilities for a message, and ``long`` is the longest delay of a slow one; ``patience``
     is when a server is suspected; ``skew`` is the largest error of a clock's rate; with ``also``, workers also begin
     parts, choose an optimizer and load values, with barriers between; ``idle`` is the longest computation between two
-    requests; ``troubles`` are (time, kind of trouble, its own seed). All faults end at ``until``.
+    requests; if sums are ``late``, each takes a while, and others are served meanwhile; ``troubles`` are (time, kind of
+    trouble, its own seed). All faults end at ``until``.
     """
 
     seed: int
@@ -53,6 +55,7 @@ class Schedule:
     until: float = 0.1
     also: bool = False
     idle: float = 0.0
+    late: bool = False
     troubles: tuple[tuple[float, str, int], ...] = ()
 
     @classmethod
@@ -74,7 +77,7 @@ class Schedule:
         patience, skew = choice([0.025, 0.03, 0.06]), choice([0, 0.1])
         also, idle = later.random() < 0.4, later.choice([0.0, 0.0, 0.1])
         numbers = staleness, workers, parts, rounds, lost, doubled, slow, long, torn, patience, skew, until
-        return cls(seed, kind, *numbers, also, idle, tuple(sorted(troubles)))
+        return cls(seed, kind, *numbers, also, idle, troubles=tuple(sorted(troubles)))
 
     def simpler(self) -> "Iterator[Schedule]":
         """Yield schedules with one trouble less, or one field back at its default."""
@@ -135,8 +138,16 @@ class Server:
             world.after(world.random.uniform(0.008, 0.012), self.tick)
 
 
-def stepped(value: tuple | None, total: tuple, count: int, optimizer: int | None) -> tuple:
-    return (*(value or ()), Step(optimizer, total))
+def added(total: list | None, gradient: object, last: bool) -> list | tuple:
+    """Return a sum that can be added to, or the last one. Raises Violation if one is added to the last sum."""
+    if isinstance(total, tuple):
+        raise Violation(f"I10 {gradient} is added to {total}, which was to be the whole sum")
+    entries = [*(total or ()), *([] if gradient is None else [gradient])]
+    return tuple(entries) if last else entries
+
+
+def stepped(value: tuple | None, add: m.Add, optimizer: int | None) -> tuple:
+    return (*(value or ()), Step(optimizer, add.total))
 
 
 class Worker:
@@ -293,8 +304,16 @@ class World(Network):
                 elif isinstance(message, m.Done):
                     promises.check_done(effect.to, message)
                 self.send(name, effect.to, message)
+            elif isinstance(effect, m.AddUp):
+                self.after(LATE, self._add_up, name, effect)
             else:
                 self.send(name, REGISTER, effect)
+
+    def _add_up(self, name: Name, asked: m.AddUp) -> None:
+        if name in self.nodes:
+            server, current = self.nodes[name], asked.round
+            total = server.replica.add(current.total, asked.gradient, current.complete)
+            server.receive(name, m.Summed(asked.part, current, total), self.now)
 
     # Faults.
 
@@ -303,7 +322,8 @@ class World(Network):
         view = self.view if life == 0 else View(0, ())
         parts = [] if schedule.also else [Part(0, (0,) * schedule.workers, ())] * schedule.parts
         options = schedule.workers, schedule.kind, schedule.staleness, schedule.patience
-        replica = self._replica(name, view, parts, *options, publish=stepped)
+        replica = self._replica(name, view, parts, *options, add=added, publish=stepped)
+        replica.defers = lambda gradient: schedule.late
         rate = 1 + self.random.uniform(-schedule.skew, schedule.skew)
         self.nodes[name] = server = Server(self, name, replica, rate)
         self.after(self.random.uniform(0.001, 0.01), server.tick)

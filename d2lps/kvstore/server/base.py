@@ -4,11 +4,14 @@ import time
 from collections.abc import Collection, Sequence
 
 import torch
+from torch import Tensor
 
 from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
+from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.shard import KeyPart, Waiting, workers
+from d2lps.kvstore.wire.arena import SHARED, Arena
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
 LOST = ("fail", "drop")
@@ -25,6 +28,8 @@ class BaseStore:
     left: WorkerLost | None = None  # for workers that still push: they would wait in vain
     shards: Sequence[KeyPart] = ()
     updates: Optimizer | None = None
+    record: Record | None = None
+    arena: Arena | None = None  # for large values, which workers of this host can read there
 
     def __init__(self, kind: str, workers: int, staleness: int, lost: str, deadline: float):
         for name, value, known in (("kind", kind, KINDS), ("lost", lost, LOST)):
@@ -113,6 +118,12 @@ class BaseStore:
         """Raise WorkerLost if no round can close any more, as a worker has left."""
         if self.left and self.kind == "dist_sync":
             raise self.left
+
+    def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Return memory for a value: in the arena, if there is one and the value is large."""
+        large = self.arena is not None and elements * dtype.itemsize >= SHARED
+        place = self.arena.tensor(elements, dtype) if large else None
+        return torch.empty(elements, dtype=dtype) if place is None else place
 
     def missing(self, shard: KeyPart, need: int) -> list[int]:
         """Return the workers that have not pushed so often."""

@@ -140,7 +140,7 @@ class Shard(KeyPart):
     def fail(self, error: Exception) -> None:
         """Give the value to no worker until it is loaded anew: it may be half of something."""
         log.exception("key %s could not be updated", self.name)
-        why = f"in round {self.version + 1} ({type(error).__name__}: {error})"
+        why = f"({type(error).__name__}: {error})"
         self.failed = self.failed or self.not_updated(why)
 
     def state(self, optimizer: Optimizer | None) -> State:

@@ -24,7 +24,6 @@ from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.base import BaseStore, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.server.staged import Staged
-from d2lps.kvstore.wire.arena import SHARED, Arena
 
 
 class ShardStore(BaseStore):
@@ -80,7 +79,6 @@ class ShardStore(BaseStore):
         self.live = set(range(workers))
         self.shards: list[Shard] = []
         self.chosen = self.loaded = 0  # the numbers of the last optimizer and the last load
-        self.arena: Arena | None = None  # for large values, which workers of this host can read there
         self._names: dict[str, int] = {}
         self._staged, self._kept = Staged(), (0, ())  # kept: the number of a save, and the states of all shards
         self._barriers = Barriers()
@@ -114,7 +112,7 @@ class ShardStore(BaseStore):
         require_same_shape(name, (shard.elements, shard.dtype), rank, (elements, dtype))
         with shard.lock:
             if shard.value is None and value is not None:
-                shard.value = self._allocate(shard).copy_(value)
+                shard.value = self.allocate(shard.elements, shard.dtype).copy_(value)
         return shard.number
 
     def counting(self, rank: int) -> AbstractContextManager:
@@ -432,12 +430,6 @@ class ShardStore(BaseStore):
 
     # ---- rounds; the lock of the shard is held
 
-    def _allocate(self, shard: Shard) -> Tensor:
-        """Return room for a value: in the arena, if there is one and the value is large."""
-        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
-        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
-        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
-
     def _merge(self, shard: Shard) -> list:
         """Add to the open round what can be added in the order of the ranks, and close it after the last.
 
@@ -456,7 +448,8 @@ class ShardStore(BaseStore):
                 elif shard.own or self.updates or self.live.difference(shard.summed):
                     shard.sum.add_(value)
                 else:  # the last one: the sum goes straight to where it will stay
-                    shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
+                    place = self.allocate(shard.elements, shard.dtype)
+                    shard.sum, shard.own = torch.add(shard.sum, value, out=place), True
             except Exception as error:  # no memory left
                 shard.fail(error)
         if not shard.summed or self.failed:
@@ -488,7 +481,7 @@ class ShardStore(BaseStore):
         if updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
             shard.value = gradient
             return
-        room = self._allocate(shard)
+        room = self.allocate(shard.elements, shard.dtype)
         if updates is None:
             shard.value = room.copy_(gradient)
         else:
