@@ -8,9 +8,9 @@
 ``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
 kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
 ``values.py``, options in ``options.py``. A distributed store is made in ``launch.py``, after its workers have met in
-``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, and
-``placement.py`` decides which server holds a key. ``replication/`` has the rules of servers with replicas,
-``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
+``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, ``told.py``
+their sentences in the language of the worker, and ``placement.py`` decides which server holds a key. ``replication/``
+has the rules of servers with replicas, ``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
 """
 
 from importlib import import_module

@@ -24,6 +24,7 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Snapshot,
 )
+from d2lps.kvstore.told import packed, unpacked
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
 PIECE = 256  # parts of a snapshot in one message
@@ -76,7 +77,7 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
         fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
     elif kind is Snapshot:
         _, losses, chosen, loaded, passed = message.facts  # names come with the parts
-        facts = [losses, chosen.number, _optimizer(chosen.optimizer), loaded, passed]
+        facts = [[*map(_lose, losses)], chosen.number, _optimizer(chosen.optimizer), loaded, passed]
         fields = [message.view, message.seq, facts]
     else:
         fields = [*message]
@@ -123,6 +124,8 @@ def _command(command: NamedTuple, tensors: list[Tensor]) -> list:
         fields = [command.name, [elements, DTYPES.index(dtype)], _held(command.value, tensors)]
     elif kind is Choose:
         fields = [command.number, _optimizer(command.optimizer)]
+    elif kind is Lose:
+        fields = _lose(command)
     elif kind is Load:
         values = [[index, _held(held, tensors)] for index, held in command.values]
         fields = [command.number, values, _optimizer(command.optimizer)]
@@ -150,9 +153,14 @@ def _as_command(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
     return kind(*fields)
 
 
+def _lose(lose: Lose) -> list:
+    sentence, how = lose.why
+    return [lose.rank, lose.ends, [packed(sentence), how]]
+
+
 def _as_lose(fields: list) -> Lose:
-    rank, ends, why = fields
-    return Lose(rank, ends, tuple(why))
+    rank, ends, (sentence, how) = fields
+    return Lose(rank, ends, (unpacked(sentence), how))
 
 
 def _view(fields: list) -> View:

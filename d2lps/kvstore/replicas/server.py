@@ -12,6 +12,7 @@ from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
 from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import PUSHES, Broken, Frame, Op
 from d2lps.kvstore.wire.handshake import Elsewhere
@@ -212,4 +213,4 @@ class ReplicaServer(Server):
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):
-                    self.store.lose(rank, "it has not come to the server that took over")
+                    self.store.lose(rank, told("store.told.absent"))

@@ -38,9 +38,18 @@ from d2lps.kvstore.replication.messages import (
     Push,
     Value,
 )
-from d2lps.kvstore.server.base import BaseStore, lost_here, no_value, not_kept, require_one_dtype, require_same_shape
+from d2lps.kvstore.server.base import (
+    BaseStore,
+    gone,
+    lost_here,
+    no_value,
+    not_kept,
+    require_one_dtype,
+    require_same_shape,
+)
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.staged import Staged
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -104,7 +113,7 @@ class SlotShard(KeyPart):
         left = slot.led + self._store.deadline / 2 - own_time() if slot.took_over else 0.0
         if self.busy and left > 0:
             with suppress(Timeout):
-                slot.wait(lambda: not self.busy, left, "a round that began anew", list)
+                slot.wait(lambda: not self.busy, left, "", list)
         self.require_between_rounds(name)
 
 
@@ -199,7 +208,7 @@ class SlotStore(BaseStore):
             return held._replace(value=optimizer.stepped(held.value, total, held.memory, held.counted, place))
         except Exception as error:  # the state of the optimizer may be half of something
             log.exception("a key of slot %d could not be updated", self.slot.number)
-            return held._replace(failed=f"({type(error).__name__}: {error})")
+            return held._replace(failed=f"{type(error).__name__}: {error}")
 
     # ---- what is known
 
@@ -260,7 +269,7 @@ class SlotStore(BaseStore):
         with self.slot.leading() as core:
             if rank in core.live and not core.losses:
                 return
-            known = "the loss of a worker waits for the backup"
+            known = told("store.told.loss-waits")
             self.slot.wait(lambda: core.commit >= max(core.lost_at.values()), self.deadline, known, list)
             super().require_live(rank)
 
@@ -320,7 +329,7 @@ class SlotStore(BaseStore):
 
     def _answer(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
         if not isinstance(answer, Value):
-            pull.fail(WorkerLost(f"worker {pull.rank} counts as lost here", (pull.rank,)))
+            pull.fail(lost_here(pull.rank))
         elif answer.value is None:
             pull.fail(no_value(shard.name, "pull"))
         else:
@@ -368,11 +377,11 @@ class SlotStore(BaseStore):
                 answer = answers.get(timeout=0.02)
                 break
             self.slot.require_lead()
-            gone = self.failed or self.left
-            if gone or time.monotonic() > until:
+            lost = self.failed or self.left
+            if lost or time.monotonic() > until:
                 missing = sorted(self.live - self.slot.core.met(name, number))
                 self.slot.forget(rank, [request])
-                raise gone or self.late(name, missing, self._expected.get((name, number), -math.inf))
+                raise lost or self.late(name, missing, self._expected.get((name, number), -math.inf))
         if not isinstance(answer, Done):
             raise lost_here(rank)
         return answer.answer
@@ -440,7 +449,7 @@ class SlotStore(BaseStore):
             with self.slot.leading() as core:
                 if rank not in core.live:
                     return
-                sentence, how = f"worker {rank} {'has left' if left else 'is lost'} ({why})", "dropped"
+                sentence, how = gone(rank, why, left), "dropped"
                 waits = any(shard.busy for shard in self.shards) or any(
                     not self.readable(shard.number, need)
                     for _, wanted in self._pulls.values()
@@ -468,9 +477,7 @@ class SlotStore(BaseStore):
 
     def waits(self, shard: SlotShard, waiting: Waiting) -> str:
         if self.readable(shard.number, waiting.need):
-            return (
-                f"the pull of key {shard.name} has waited {self.deadline:g} s to hear whether another server took over"
-            )
+            return told("store.told.unsure", key=shard.name, seconds=f"{self.deadline:g}")
         return super().waits(shard, waiting)
 
     def expire(self) -> None:

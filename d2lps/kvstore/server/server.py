@@ -16,6 +16,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import LossRecord
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -25,7 +26,6 @@ from d2lps.messages import why
 from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
-SILENT = "silent for {silent:.1f} s, with deadline={deadline:g}: on a busy machine give it more"
 STRANGERS = 32  # connections at once that have not yet proved who they are
 
 
@@ -217,4 +217,5 @@ class Server:
             for session in list(self._sessions.values()):
                 silent = own_time() - session.heard
                 if session.open and not session.working and silent > patience:
-                    session.end(SILENT.format(silent=silent, deadline=self.store.deadline))
+                    seconds, deadline = f"{silent:.1f}", f"{self.store.deadline:g}"
+                    session.end(told("store.silent", silent=seconds, deadline=deadline))

@@ -21,7 +21,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.server.barriers import Barriers
-from d2lps.kvstore.server.base import BaseStore, no_value, not_kept, require_one_dtype, require_same_shape
+from d2lps.kvstore.server.base import BaseStore, gone, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.server.staged import Staged
 
@@ -398,7 +398,7 @@ class ShardStore(BaseStore):
         with self._changed:
             if rank not in self.live:
                 return
-            error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
+            error = WorkerLost(gone(rank, why, left), (rank,))
             if self.lost == "fail" and left and not any(shard.busy or shard.waiting for shard in list(self.shards)):
                 self.left = error  # those that push from now on wait in vain
             elif self.lost == "fail" or self.live == {rank}:

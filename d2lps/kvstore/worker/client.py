@@ -22,6 +22,7 @@ from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.told import unpacked
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -456,6 +457,8 @@ def counted(entries: Sequence, metadata: dict) -> bool | None:
 def as_error(metadata: dict) -> KVError:
     """Return the error that a server names in an answer. An unknown name becomes a KVError."""
     sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
+    with suppress(Exception):  # whatever a server says, it is an error
+        sentence = str(unpacked(metadata["told"]))
     if kind == "WorkerLost":
         return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
     return KINDS.get(kind, KVError)(sentence)
