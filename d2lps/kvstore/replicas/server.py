@@ -208,7 +208,7 @@ class ReplicaServer(Server):
     def _await(self) -> None:
         """Count workers as lost that do not come to this server after it took over."""
         deadline = self.store.deadline
-        patience = max(PATIENCE, deadline * (0.75 if self.store.lost == "drop" else 1.0))
+        patience = max(PATIENCE, self.store.patience)
         while not self._closed.wait(min(0.25, deadline / 8)):
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:

@@ -53,6 +53,7 @@ from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 
 log = logging.getLogger("d2lps.kvstore.server")
+LOOK = 0.02  # seconds between two looks at what a worker at a barrier waits for
 PATIENCE = 1.0  # seconds of silence after which another server is taken for dead
 
 
@@ -374,7 +375,7 @@ class SlotStore(BaseStore):
         until = time.monotonic() + self.deadline
         while True:
             with suppress(Empty):
-                answer = answers.get(timeout=0.02)
+                answer = answers.get(timeout=LOOK)
                 break
             self.slot.require_lead()
             lost = self.failed or self.left

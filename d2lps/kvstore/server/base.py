@@ -16,6 +16,7 @@ from d2lps.kvstore.wire.arena import SHARED, Arena
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
 LOST = ("fail", "drop")
+EARLIER = 0.75  # of a deadline: with lost="drop" a worker counts as lost before the others give up
 
 
 class BaseStore:
@@ -109,6 +110,11 @@ class BaseStore:
                 )
                 self.require_live(rank)
         return True
+
+    @property
+    def patience(self) -> float:
+        """The seconds of silence after which a worker counts as lost."""
+        return self.deadline * (EARLIER if self.lost == "drop" else 1.0)
 
     @property
     def is_over(self) -> bool:

@@ -15,6 +15,7 @@ from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered
 from d2lps.kvstore.told import told
 
 log = logging.getLogger("d2lps.kvstore.server")
+LOOK = 1.0  # seconds after which a thread that waits looks again, also if no other thread has woken it
 
 
 class Snapshot(NamedTuple):
@@ -200,4 +201,4 @@ def wait_until(
         left = end - time.monotonic()
         if left <= 0:
             raise Timeout(over(what, seconds, missing()))
-        condition.wait(min(1.0, left))
+        condition.wait(min(LOOK, left))
