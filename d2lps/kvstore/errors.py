@@ -32,10 +32,13 @@ class KVError(Brief, RuntimeError):
         The keys whose push is counted, if a push raised.
     unknown : tuple of str or int
         The keys whose push is counted once or not at all.
+    consistent : bool
+        If a load raised: whether all servers are known to have the same state, so that an open round may close.
     """
 
     counted: tuple = ()
     unknown: tuple = ()
+    consistent: bool = False
 
 
 class Refused(KVError, ValueError):

@@ -67,7 +67,7 @@ class Together(Call):
             self.confirm(result)
         except KVError as error:
             if self._is_harmless(error):
-                calls.unended = None if self._outcome and self._outcome.get("whole") else before
+                calls.unended = None if self._outcome and self._outcome.get("consistent") else before
             raise
         calls.unended = None
         return self.follow_up(result)
@@ -91,7 +91,7 @@ class Together(Call):
                 raise
             except Exception as error:  # whatever it is, the others are not to wait in vain
                 failure = as_known(error)
-                kind = {"refused": isinstance(failure, Refused), "whole": getattr(failure, "whole", False)}
+                kind = {"refused": isinstance(failure, Refused), "consistent": failure.consistent}
                 note = json.dumps({"error": str(failure)} | kind)
         try:
             note = wait_for_first(store, self.name, number, note)

@@ -38,7 +38,7 @@ INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank l
 class Request:
     """What is asked of a server: all that is needed to ask again, and the answer when it is there.
 
-    ``into``: where the answer belongs, as it comes through the socket; ``stage``: what puts a push into shared memory,
+    ``into``: where the answer belongs, as it comes through the socket; ``write``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
     ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more.
     """
@@ -48,7 +48,7 @@ class Request:
     metadata: dict | None = None
     payload: memoryview = NOTHING
     into: memoryview = NOTHING
-    stage: Callable[[], object] | None = None
+    write: Callable[[], object] | None = None
     pieces: Sequence[Tensor] = ()
     number: int = 0
     answer: Frame | None = None
@@ -60,7 +60,7 @@ class Request:
     @property
     def shared(self) -> bool:
         """Whether what travels only says where in shared memory the tensors lie."""
-        return self.stage is not None or self.op == Op.PULL and bool(self.pieces)
+        return self.write is not None or self.op == Op.PULL and bool(self.pieces)
 
     def fail(self, error: KVError) -> None:
         self.error = error
@@ -437,8 +437,8 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
     """Send one after the other; what cannot be sent has failed."""
     for request in requests:
         try:
-            if request.stage is not None:
-                request.stage()
+            if request.write is not None:
+                request.write()
             client.ask(request)
         except Interrupted:
             continue  # who waited for it knows why it does not any more

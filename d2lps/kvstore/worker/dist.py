@@ -16,7 +16,7 @@ from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import codec, record
 from d2lps.kvstore.calls import Call, Interrupted
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost, as_known
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
@@ -217,11 +217,7 @@ class DistStore(KVStore):
     ) -> list[tuple[Bundle, Request]]:
         rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
-            # A server may still read the last push in its place, but not the one before: two places are enough.
-            if spec.staged < number:
-                spec.staged = number
-                if spec.released < spec.pushes:
-                    spec.stage = 1 - spec.stage
+            spec.buffers.begin(number, spec.pushes)
         requests, bundles = [], self._bundled(keys)
         if any(flat.is_sparse for flat in flats):
             together = {place for bundle in bundles if len(bundle.places) > 1 for place in bundle.places}
@@ -231,38 +227,33 @@ class DistStore(KVStore):
             if flats[place].is_sparse:
                 requests.append((bundle, rows_pushed(bundle, keys[place], entries, flats[place])))
                 continue
-            request = self._staged(bundle, keys, entries, flats, again) if self._shared(bundle) else None
+            request = self._shared_push(bundle, keys, entries, flats, again) if self._shared(bundle) else None
             requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))))
         return requests
 
-    def _staged(
+    def _shared_push(
         self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], again: Collection[KeySpec]
     ) -> Request | None:
         """Return a push through shared memory, or None if there is no room in it."""
-        pieces, rooms, copies = bundle.pieces(flats), [], []
+        pieces, tensors, copies = bundle.pieces(flats), [], []
         for place, piece in zip(bundle.places, pieces, strict=True):
             spec = keys[place]
-            where = bundle.server, spec.stage
-            room, staged = spec.staging.get(where, (None, 0))
-            if room is None:
-                room = self._arena.tensor(piece.numel(), piece.dtype)
-                if room is None:
-                    return None
-            rooms.append(room)
-            # A push that is sent again stays as it lies there: the server may have added others' pushes to it.
-            if staged != spec.staged or spec not in again and spec not in self._open:
-                copies.append((spec, where, room, piece))
-        if None in (offsets := [*map(self._arena.offset, rooms), 0]):
+            tensor, written = spec.buffers.of(bundle.server, piece, self._arena)
+            if tensor is None:
+                return None
+            tensors.append(tensor)
+            if not written or spec not in again and spec not in self._open:
+                copies.append((spec.buffers, tensor, piece))
+        if None in (offsets := [*map(self._arena.offset, tensors), 0]):
             raise Refused(text("store.closed"))  # by another thread
         places = torch.tensor(offsets)
 
-        def stage() -> None:
+        def write() -> None:
             places[-1] = time.monotonic_ns()
-            for spec, where, room, piece in copies:
-                room.copy_(piece)
-                spec.staging[where] = room, spec.staged
+            for buffers, tensor, piece in copies:
+                buffers.write(bundle.server, tensor, piece)
 
-        return Request(Op.PUSH, entries, payload=raw(places), stage=stage)
+        return Request(Op.PUSH, entries, payload=raw(places), write=write)
 
     def _destinations(
         self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = (), pushed: Sequence[Tensor] = ()
@@ -301,7 +292,7 @@ class DistStore(KVStore):
             for into, flat in fills:
                 fill(into, flat)
             for spec in keys:
-                spec.released = spec.pushes
+                spec.buffers.free = spec.pushes
 
         return destinations, finish
 
@@ -337,7 +328,7 @@ class DistStore(KVStore):
         for spec in [spec for place, spec in enumerate(keys) if place not in missing]:
             self._open.pop(spec, None)
             if spec not in again:
-                spec.released = spec.pushes + ahead
+                spec.buffers.free = spec.pushes + ahead
                 spec.pushes += 1
         if error is None:
             return
@@ -428,10 +419,9 @@ class DistStore(KVStore):
                 self._send(requests)
             self._calls.current.require_wanted()
         except Exception as error:
-            answers = self._tell(Op.COMMIT, loads | {"drop": True})
-            # If a round is open and nothing is half loaded, a store that was to be loaded again may close the round.
-            error.whole = self.type == "dist_sync" and all(answer and answer == answers[0] for answer in answers)
-            raise
+            answers, known = self._tell(Op.COMMIT, loads | {"drop": True}), as_known(error)
+            known.consistent = self.type == "dist_sync" and all(answer and answer == answers[0] for answer in answers)
+            raise known from known.__cause__
         commits = [Request(Op.COMMIT, metadata=loads | rule | {"parts": count}) for count in parts]
         try:
             self._send(enumerate(commits))
