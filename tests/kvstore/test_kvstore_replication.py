@@ -37,7 +37,7 @@ from d2lps.kvstore.replication.messages import (
     Summed,
     Value,
 )
-from d2lps.kvstore.replication.world import Schedule, World, broken, shrunk
+from d2lps.kvstore.replication.world import FaultPlan, World, broken, shrunk
 
 A, B, W = "a", "b", ("worker", 0)
 FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
@@ -47,21 +47,21 @@ FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
 @pytest.mark.parametrize("first", range(0, 10_000, 2_500))
 def test_no_schedule_breaks_a_promise(first):
     """I1 to I15, at every message: see ``World``."""
-    ends = {World(Schedule.drawn(seed)).run() for seed in range(first, first + 2_500)}
+    ends = {World(FaultPlan.drawn(seed)).run() for seed in range(first, first + 2_500)}
     assert ends == {"done", "lost"}  # lost: the few in which both members died
 
 
 @pytest.mark.slow(8)
 @pytest.mark.parametrize("first", range(0, 4_000, 2_000))
 def test_no_schedule_breaks_a_promise_if_sums_are_late(first):
-    ends = {World(replace(Schedule.drawn(seed, "dist_sync"), late=True)).run() for seed in range(first, first + 2_000)}
+    ends = {World(replace(FaultPlan.drawn(seed, "dist_sync"), late=True)).run() for seed in range(first, first + 2_000)}
     assert ends == {"done", "lost"}
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async", "dist_ssp"])
 def test_schedules_are_hard(kind):
     """Else that nothing breaks would say nothing."""
-    worlds = [World(Schedule.drawn(seed, kind)) for seed in range(60)]
+    worlds = [World(FaultPlan.drawn(seed, kind)) for seed in range(60)]
     ends = [world.run() for world in worlds]
     assert ends.count("done") > 50
     assert sum(world.crashes for world in worlds) > 40 and sum(world.view.number > 2 for world in worlds) > 20
@@ -72,19 +72,19 @@ def test_schedules_are_hard(kind):
 @pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong not in TOO_RARE], ids=lambda wrong: wrong.__name__)
 def test_a_wrong_way_breaks_one(wrong):
     seeds = [FOUND.get(wrong.__name__, 0), *range(10_000)]
-    assert any(broken(Schedule.drawn(seed), **made(wrong)) for seed in seeds)
+    assert any(broken(FaultPlan.drawn(seed), **made(wrong)) for seed in seeds)
 
 
 def test_a_seed_is_the_same_run_twice():
     def run(seed):
-        world = World(Schedule.drawn(seed), recorded=True)
+        world = World(FaultPlan.drawn(seed), recorded=True)
         return world.run(), world.deliveries, world.count
 
     assert run(11) == run(11) != run(12)
 
 
 def test_a_schedule_that_breaks_a_promise_is_made_simple():
-    schedule = Schedule.drawn(1)
+    schedule = FaultPlan.drawn(1)
     simple = shrunk(schedule, **made(AnswersEarly))
     assert broken(simple, **made(AnswersEarly)) and not broken(simple)
     assert not simple.troubles and (simple.parts, simple.torn, simple.skew) == (1, 0.0, 0.0)
@@ -97,7 +97,7 @@ def test_the_program_says_what_it_played():
 
 
 def test_what_happened_is_a_trace_for_the_player():
-    world = World(Schedule.drawn(11), recorded=True)
+    world = World(FaultPlan.drawn(11), recorded=True)
     world.run()
     trace = story.trace(world)
     assert world.crashes == 2 and trace.steps == world.schedule.rounds

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from d2lps.kvstore.replication import story
 from d2lps.kvstore.replication.promises import Violation
-from d2lps.kvstore.replication.world import Schedule, World, shrunk
+from d2lps.kvstore.replication.world import FaultPlan, World, shrunk
 from d2lps.messages import allow_any_letter
 
 LAST = 40  # lines to print of what happened before a promise was broken
@@ -28,7 +28,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.schedules):
         if time.monotonic() - start > options.seconds:
             break
-        schedule = replace(Schedule.drawn(seed), late=seed % 3 == 2)
+        schedule = replace(FaultPlan.drawn(seed), late=seed % 3 == 2)
         try:
             outcomes[World(schedule).run()] += 1
         except Violation as violation:
@@ -39,7 +39,7 @@ def main() -> int:
     return 0
 
 
-def _show(schedule: Schedule) -> int:
+def _show(schedule: FaultPlan) -> int:
     world = World(schedule, recorded=True)
     try:
         world.run()

@@ -1,6 +1,6 @@
 """A simulated slot in virtual time: a seed decides which faults happen, and every promise is checked when it is made.
 
->>> world = World(Schedule.drawn(seed=11))
+>>> world = World(FaultPlan.drawn(seed=11))
 >>> world.run(), world.crashes
 ('done', 2)
 
@@ -28,7 +28,7 @@ LIMIT = 6.0  # virtual seconds within which every run must end
 
 
 @dataclass(frozen=True)
-class Schedule:
+class FaultPlan:
     """The faults and the training of one run. Times are virtual seconds.
 
     ``kind``, ``staleness``, ``workers``, ``parts`` and ``rounds`` describe the training; ``lost``, ``doubled``,
@@ -59,7 +59,7 @@ class Schedule:
     troubles: tuple[tuple[float, str, int], ...] = ()
 
     @classmethod
-    def drawn(cls, seed: int, kind: str | None = None) -> "Schedule":
+    def drawn(cls, seed: int, kind: str | None = None) -> "FaultPlan":
         """Draw the schedule of a seed."""
         draw, later = Random(seed), Random(~seed)
         choice = draw.choice
@@ -79,7 +79,7 @@ class Schedule:
         numbers = staleness, workers, parts, rounds, lost, doubled, slow, long, torn, patience, skew, until
         return cls(seed, kind, *numbers, also, idle, troubles=tuple(sorted(troubles)))
 
-    def simpler(self) -> "Iterator[Schedule]":
+    def simpler(self) -> "Iterator[FaultPlan]":
         """Yield schedules with one trouble less, or one field back at its default."""
         for i in range(len(self.troubles)):
             yield replace(self, troubles=self.troubles[:i] + self.troubles[i + 1 :])
@@ -88,7 +88,7 @@ class Schedule:
                 yield replace(self, **{field.name: field.default})
 
 
-def shrunk(schedule: Schedule, **classes) -> Schedule:
+def shrunk(schedule: FaultPlan, **classes) -> FaultPlan:
     """Simplify a schedule step by step while it still breaks a promise."""
     for simpler in schedule.simpler():
         if broken(simpler, **classes):
@@ -96,7 +96,7 @@ def shrunk(schedule: Schedule, **classes) -> Schedule:
     return schedule
 
 
-def broken(schedule: Schedule, **classes) -> str | None:
+def broken(schedule: FaultPlan, **classes) -> str | None:
     """Return the promise that breaks under a schedule, or None. ``classes`` are passed to :class:`World`."""
     try:
         World(schedule, **classes).run()
@@ -241,7 +241,7 @@ class World(Network):
     messages, for :mod:`~d2lps.kvstore.replication.story`.
     """
 
-    def __init__(self, schedule: Schedule, replica=Replica, requests=Requests, register=Register, recorded=False):
+    def __init__(self, schedule: FaultPlan, replica=Replica, requests=Requests, register=Register, recorded=False):
         faults = Faults(schedule.lost, schedule.doubled, schedule.slow, (0.5e-3, 5e-3), schedule.long, schedule.until)
         super().__init__(schedule.seed, faults)
         if recorded:
