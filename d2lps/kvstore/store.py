@@ -285,9 +285,9 @@ class KVStore:
         raise NotImplementedError
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
-        """Push, and pull into ``outs`` if there are some. The keys of ``again`` are counted already."""
+        """Push, and pull into ``outs`` if there are some. The keys of ``retry`` are counted already."""
         raise NotImplementedError
 
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
@@ -419,9 +419,9 @@ class Push(Call):
 
     def work(self) -> None:
         repeats = self.store._repeats
-        again = repeats.again(self.specs, self.values)
+        retry = repeats.counted(self.specs, self.values)
         try:
-            self.store._push(self.specs, self.values, self.outs, again)
+            self.store._push(self.specs, self.values, self.outs, retry)
         except KVError as error:
             if error.counted or error.unknown:  # else nothing has changed
                 repeats.forget(self.specs)
@@ -431,7 +431,7 @@ class Push(Call):
 
     def missed(self, done: bool) -> KVError:
         repeats, error = self.store._repeats, KVError()
-        counted = self.specs if done else repeats.again(self.specs, self.values)
+        counted = self.specs if done else repeats.counted(self.specs, self.values)
         error.counted = tuple(spec.key for spec in self.specs if spec in counted)
         if done:  # if what was pulled replaced the values, the same call again has the new ones
             repeats.remember(self.specs, self.values, error)

@@ -20,7 +20,7 @@ Say a store has two servers, and ``store.push(["w", "b"], [weight, bias])`` push
     is where a key stands in the lists of the call: 0 for ``"w"`` and 1 for ``"b"``;
 *request*
     is one frame that was sent for a bundle, until its answer has come;
-*again*
+*retry*
     has the keys that count already if a call is repeated after an error: their parts are sent once more with the same
     round, and servers count them no second time;
 *open*

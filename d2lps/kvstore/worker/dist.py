@@ -145,14 +145,14 @@ class DistStore(KVStore):
             raise Refused(text("store.other-shapes", keys=", ".join(repr(spec.key) for spec in keys[:8])))
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
         until = self._calls.current.until
         flats = [given[0] if in_rows(given) else added(given) for given in values]
         if self._open:
             given = zip(keys, values, strict=True)
             self._end_open([spec for spec, one in given if spec in self._open and not same(self._open[spec], one)])
-        requests, finish = self._push_requests(keys, flats, again), None
+        requests, finish = self._push_requests(keys, flats, retry), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
             destinations, finish = self._destinations(keys, outs, values, dense)
@@ -163,9 +163,9 @@ class DistStore(KVStore):
             if finish:
                 self._calls.current.require_wanted()  # else what was pushed stays, if it lies where that goes
         except KVError as error:
-            self._conclude(keys, values, requests, again, error)
+            self._conclude(keys, values, requests, retry, error)
             raise
-        self._conclude(keys, values, requests, again)
+        self._conclude(keys, values, requests, retry)
         if finish:
             with counted(keys):
                 finish()
@@ -213,9 +213,9 @@ class DistStore(KVStore):
         return bundle.shared and self.clients[bundle.server].shares
 
     def _push_requests(
-        self, keys: list[KeySpec], flats: list[Tensor], again: Collection[KeySpec]
+        self, keys: list[KeySpec], flats: list[Tensor], retry: Collection[KeySpec]
     ) -> list[tuple[Bundle, Request]]:
-        rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
+        rounds = [spec.pushes + (spec not in retry) for spec in keys] if retry else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
             spec.buffers.begin(number, spec.pushes)
         requests, bundles = [], self._bundled(keys)
@@ -227,12 +227,12 @@ class DistStore(KVStore):
             if flats[place].is_sparse:
                 requests.append((bundle, rows_pushed(bundle, keys[place], entries, flats[place])))
                 continue
-            request = self._shared_push(bundle, keys, entries, flats, again) if self._shared(bundle) else None
+            request = self._shared_push(bundle, keys, entries, flats, retry) if self._shared(bundle) else None
             requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))))
         return requests
 
     def _shared_push(
-        self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], again: Collection[KeySpec]
+        self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], retry: Collection[KeySpec]
     ) -> Request | None:
         """Return a push through shared memory, or None if there is no room in it."""
         pieces, tensors, copies = bundle.pieces(flats), [], []
@@ -242,7 +242,7 @@ class DistStore(KVStore):
             if tensor is None:
                 return None
             tensors.append(tensor)
-            if not written or spec not in again and spec not in self._open:
+            if not written or spec not in retry and spec not in self._open:
                 copies.append((spec.buffers, tensor, piece))
         if None in (offsets := [*map(self._arena.offset, tensors), 0]):
             raise Refused(text("store.closed"))  # by another thread
@@ -315,7 +315,7 @@ class DistStore(KVStore):
         keys: list[KeySpec],
         values: list[Given],
         requests: list[tuple[Bundle, Request]],
-        again: Collection[KeySpec],
+        retry: Collection[KeySpec],
         error: KVError | None = None,
     ) -> None:
         """Count one more push of each key that all its servers have; tell ``error`` of which that is so, or may be."""
@@ -327,7 +327,7 @@ class DistStore(KVStore):
         ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
         for spec in [spec for place, spec in enumerate(keys) if place not in missing]:
             self._open.pop(spec, None)
-            if spec not in again:
+            if spec not in retry:
                 spec.buffers.free = spec.pushes + ahead
                 spec.pushes += 1
         if error is None:
@@ -336,9 +336,9 @@ class DistStore(KVStore):
         for place, spec in ((place, keys[place]) for place in missing):
             if place not in maybe and place not in silent:  # all servers answered that they have not counted it
                 self._open.pop(spec, None)
-            elif place in maybe and spec not in again and spec not in self._open:
+            elif place in maybe and spec not in retry and spec not in self._open:
                 self._open[spec] = copied(values[place])
-        error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in again)
+        error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in retry)
         error.unknown = tuple(spec.key for spec in keys if spec in self._open)
 
     # ---- all workers together
