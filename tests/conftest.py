@@ -45,7 +45,7 @@ SECONDS = {
     "test_a_server_that_is_busy_ends_in_order": 15,
     "test_a_worker_that_is_killed_leaves_nothing": 8,
     "test_sums_are_those_of_our_servers_and_a_server_that_is_killed_is_named": 12,
-    "test_a_script_of_mxnet_runs_after_one_line_is_changed": 8,
+    "test_a_script_of_mxnet_runs_if_another_store_is_made_and_optimizers_have_names": 8,
     "test_optimizers_take_the_same_steps_and_a_worker_that_is_killed_is_named": 10,
     "test_the_book_passes_every_check": 8,
     "test_public_names_keep_their_kinds_after_all_imports": 8,

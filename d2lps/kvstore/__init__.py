@@ -8,14 +8,14 @@
 ``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
 kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
 ``values.py``, options in ``options.py``. A distributed store is made in ``launch.py``, after its workers have met in
-``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, and
-``placement.py`` decides which server holds a key. ``replication/`` has the rules of servers with replicas,
-``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
+``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, ``told.py``
+their sentences in the language of the worker, and ``placement.py`` decides which server holds a key. ``replication/``
+has the rules of servers with replicas, ``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
 """
 
 from importlib import import_module
 
-from d2lps.kvstore.errors import DataLost, Diverged, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.messages import text
 
 _LAZY = {
@@ -24,7 +24,7 @@ _LAZY = {
     "Channel": "wire.channel",
     **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
 }
-__all__ = ["Broken", "Channel", "DataLost", "Diverged", "Entry", "Frame", "KVError", "Op", "Placement", "Refused"]
+__all__ = ["Broken", "Channel", "DataLost", "Entry", "Frame", "KVError", "Op", "Placement", "Refused"]
 __all__ += ["ServerLost", "ShardStore", "Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # the names of MXNet
@@ -60,9 +60,6 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         Python and torch may need to start. A worker of this machine that ends is noticed sooner.
     staleness : int, default 0
         For ``"dist_ssp"``: how many pushes of a key a worker may be ahead of the slowest one.
-    nan : {"propagate", "reject", "skip"}
-        The treatment of a push that is not finite: take it, refuse it to that worker, which may push again, or leave
-        the whole round out for all workers.
     lost : {"fail", "drop"}
         The effect of a lost worker on the others: all their calls raise WorkerLost, or rounds close without it. In the
         round of the loss, a key that lies on several servers may have sums of different workers there, because some
@@ -74,10 +71,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         1: every value is held by two servers, so that any one server may be lost: training continues, in
         ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another server takes its place. This
         needs ``servers=2`` or more, uses TCP or Unix sockets without shared memory, and has no ``record``. If both
-        servers of a slot are lost before a new one has its data, calls raise DataLost; if the two hold different bytes
-        of a key, calls that read it raise Diverged. ``store.views`` has the servers of each slot (for a moment after a
-        loss, the old ones), and ``store.kill_server(1)`` is for experiments. A silent server is taken for dead after a
-        second, checked every 0.1 s; a server whose connections end, at once.
+        servers of a slot are lost before a new one has its data, calls raise DataLost. ``store.views`` has the servers
+        of each slot (for a moment after a loss, the old ones), and ``store.kill_server(1)`` is for experiments. A
+        silent server is taken for dead after a second, checked every 0.1 s; a server whose connections end, at once.
     placement : Placement or mapping, optional
         The servers of each key: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
         "virtual": …}``.

@@ -5,7 +5,6 @@
     ├── WorkerLost    a worker is lost, so the round cannot close (.ranks)
     ├── ServerLost    a server is lost, with its values (.servers)
     │   └── DataLost  all replicas of a slot are lost, with its keys (.keys)
-    ├── Diverged      two servers hold different bytes of a key (.keys), so it cannot be read
     ├── Timeout       no process is lost, but the answer did not come within the deadline
     └── Unknown       a push was sent and not answered, so it may be counted or not
 
@@ -33,10 +32,13 @@ class KVError(Brief, RuntimeError):
         The keys whose push is counted, if a push raised.
     unknown : tuple of str or int
         The keys whose push is counted once or not at all.
+    consistent : bool
+        If a load raised: whether all servers are known to have the same state, so that an open round may close.
     """
 
     counted: tuple = ()
     unknown: tuple = ()
+    consistent: bool = False
 
 
 class Refused(KVError, ValueError):
@@ -91,24 +93,6 @@ class DataLost(ServerLost):
     def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
         super().__init__(sentence, servers)
         self.keys = tuple(keys)
-
-
-class Diverged(KVError):
-    """The two servers of a key hold different bytes, and it is unknown which are right.
-
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    servers : tuple of int
-        The two servers, the primary first, in :attr:`servers`.
-    keys : tuple of str or int
-        The keys, in :attr:`keys`: calls that read them raise this until they are loaded again.
-    """
-
-    def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
-        super().__init__(sentence)
-        self.servers, self.keys = tuple(servers), tuple(keys)
 
 
 class Timeout(KVError, TimeoutError):

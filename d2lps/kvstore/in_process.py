@@ -43,7 +43,7 @@ class Cluster:
         With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
     placement : Placement or mapping, optional
         The places of keys on servers, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
-    staleness, nan, lost, deadline, record, replicas
+    staleness, lost, deadline, record, replicas
         As :func:`d2lps.kvstore.create` has them.
 
     Attributes
@@ -83,7 +83,6 @@ class Cluster:
         *,
         transport: str = "unix",
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
         deadline: float = 30.0,
         secret: bytes = b"",
@@ -110,7 +109,7 @@ class Cluster:
         # Also if the user closes nothing. Stores are made after this, so they end before it.
         self._ends = os.getpid(), self.servers, self._folder, holds
         self._end = weakref.finalize(Cluster, _end, *self._ends)
-        settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+        settings = {"staleness": staleness, "lost": lost, "deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
         self._register = Register() if replicas else None
         settings |= {"kind": kind, "workers": workers}
@@ -118,7 +117,7 @@ class Cluster:
         self._host = partial(Host, peers=Peers(**common), **hosts)
         try:
             if replicas:
-                self._begin_replicated(workers, deadline, nan, common)
+                self._begin_replicated(workers, deadline, common)
                 return
             for number in range(servers):
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
@@ -128,13 +127,13 @@ class Cluster:
                 arena = Arena.available() if self._folder else None
                 with ExitStack() as undo:
                     clients = connect(addresses, rank, undo, deadline=deadline, arena=arena, **common)
-                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, nan=nan, arena=arena))
+                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, arena=arena))
                     undo.pop_all()  # from here on they are the store's
         except BaseException:
             self.close()
             raise
 
-    def _begin_replicated(self, workers: int, deadline: float, nan: str, common: dict) -> None:
+    def _begin_replicated(self, workers: int, deadline: float, common: dict) -> None:
         for number in range(self._host.keywords["servers"]):
             self.servers.append(self._host(number))
         begin({host.number: host.names for host in self.servers}, self._register)
@@ -142,9 +141,7 @@ class Cluster:
             with ExitStack() as undo:
                 clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
                 self.stores.append(
-                    ReplicatedStore(
-                        self.servers[0].kind, rank, workers, clients, self.placement, nan=nan, kill=self.kill
-                    )
+                    ReplicatedStore(self.servers[0].kind, rank, workers, clients, self.placement, kill=self.kill)
                 )
                 undo.pop_all()
 
@@ -191,8 +188,6 @@ class Cluster:
         return self.stores[0].views if self._register else []
 
     def _of(self, number: int) -> "Server | Host":
-        if os.getpid() != self._ends[0]:
-            raise Refused(text("store.forked"))
         if type(number) is not int or not 0 <= number < len(self.servers):
             raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
         return self.servers[number]

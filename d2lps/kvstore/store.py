@@ -11,7 +11,7 @@ from torch import Tensor, int64
 from d2lps.kvstore.calls import Call, Calls
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.optimizers import Optimizer, of_mxnet
+from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
@@ -53,11 +53,11 @@ class KVStore:
     type = ""
     rank, num_workers = 0, 1
 
-    def __init__(self, name: str = "", patience: float = 30.0, forks: bool = False):
+    def __init__(self, name: str = "", patience: float = 30.0):
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
         self._patience = patience
-        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
+        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
         self._saving: Saving | None = None  # the last save in the background
         self._attempts = count(1)  # of calls of all workers, at worker 0
         self._barriers = 0  # how often all workers have met at barrier()
@@ -182,15 +182,11 @@ class KVStore:
 
         Parameters
         ----------
-        optimizer : str, or an optimizer of MXNet
-            ``"sgd"``, ``"adagrad"``, ``"adam"``, or one of MXNet of that kind.
+        optimizer : str
+            ``"sgd"``, ``"adagrad"`` or ``"adam"``.
         **numbers : float
             Those of the optimizer. ``rescale_grad``: a number that gradients are multiplied by, or ``"mean"``.
         """
-        if not isinstance(optimizer, str):
-            if numbers:
-                raise Refused(text("store.mxnet-numbers"))
-            optimizer, numbers = of_mxnet(optimizer)
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
             self._validate_steps(spec, chosen)
@@ -289,9 +285,9 @@ class KVStore:
         raise NotImplementedError
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
-        """Push, and pull into ``outs`` if there are some. The keys of ``again`` are counted already."""
+        """Push, and pull into ``outs`` if there are some. The keys of ``retry`` are counted already."""
         raise NotImplementedError
 
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
@@ -423,9 +419,9 @@ class Push(Call):
 
     def work(self) -> None:
         repeats = self.store._repeats
-        again = repeats.again(self.specs, self.values)
+        retry = repeats.counted(self.specs, self.values)
         try:
-            self.store._push(self.specs, self.values, self.outs, again)
+            self.store._push(self.specs, self.values, self.outs, retry)
         except KVError as error:
             if error.counted or error.unknown:  # else nothing has changed
                 repeats.forget(self.specs)
@@ -435,7 +431,7 @@ class Push(Call):
 
     def missed(self, done: bool) -> KVError:
         repeats, error = self.store._repeats, KVError()
-        counted = self.specs if done else repeats.again(self.specs, self.values)
+        counted = self.specs if done else repeats.counted(self.specs, self.values)
         error.counted = tuple(spec.key for spec in self.specs if spec in counted)
         if done:  # if what was pulled replaced the values, the same call again has the new ones
             repeats.remember(self.specs, self.values, error)

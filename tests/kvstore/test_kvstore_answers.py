@@ -22,7 +22,7 @@ from d2lps.kvstore.wire import Broken, Channel, Entry, Op, frames, handshake
 from d2lps.kvstore.wire.frames import raw
 from d2lps.kvstore.worker.dist import ReadRecords
 
-FIRST = Entry(0, 0, 1, 3, 1)  # push 1 of three elements to part 0
+FIRST = Entry(0, 0, 0, 3, 1)  # push 1 of three elements to part 0
 SECOND = FIRST._replace(part=1)
 
 
@@ -72,7 +72,7 @@ def is_served(line, round_=1):
     "method, ask",
     [
         ("admit", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
-        ("check_finite", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
+        ("counting", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
         ("pull", lambda line: line(Op.PULL, [FIRST._replace(round=0)])),
         ("init", lambda line: line(Op.INIT, payload=torch.ones(3), parts=[["c", 3]], dtype=0)),
         ("come", lambda line: line(Op.BARRIER, round=1)),

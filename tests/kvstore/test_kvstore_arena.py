@@ -7,11 +7,12 @@ import time
 
 import pytest
 import torch
+from helpers.stores import refuse_first_push
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
-from d2lps.kvstore.wire.arena import SHARED, Arena, RemoteArena
+from d2lps.kvstore.wire.arena import SHARED, Arena, Buffers, RemoteArena
 
 LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
 
@@ -177,14 +178,15 @@ def test_a_push_may_be_followed_by_another_before_the_round_is_closed(kind):
     assert found == [(total, total)] * 2
 
 
-def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
-    with cluster("dist_sync", 2, 1, nan="reject", deadline=5) as stores:
+def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read(monkeypatch):
+    refuse_first_push(monkeypatch, rank=1)
+    with cluster("dist_sync", 2, 1, deadline=5) as stores:
 
         def work(store):
             store.init("w", torch.zeros(LARGE))
             if store.rank == 1:
-                with pytest.raises(Refused, match="not finite"):
-                    store.push("w", torch.full((LARGE,), float("nan")))
+                with pytest.raises(Refused, match="the first push of worker 1"):
+                    store.push("w", torch.full((LARGE,), 64.0))
             out = torch.empty(LARGE)
             store.pushpull("w", torch.full((LARGE,), 4.0**store.rank), out=out)
             return out.min().item(), out.max().item()
@@ -226,6 +228,24 @@ def test_what_was_shared_is_let_go_of(passed):
     while files() > before and time.monotonic() < until:
         time.sleep(0.1)
     assert files() <= before
+
+
+def test_a_push_goes_into_the_buffer_that_no_server_reads():
+    arena, buffers, value = Arena(), Buffers(), torch.ones(5)
+
+    def pushed(push, counted):
+        """Where a push lies, and whether it lay there before."""
+        buffers.begin(push, counted)
+        tensor, written = buffers.of(0, value, arena)
+        buffers.write(0, tensor, push * value)
+        return arena.offset(tensor), written
+
+    (first, _), again = pushed(1, 0), pushed(1, 0)
+    assert again == (first, True), "a push that is sent again stays where it is"
+    second, third = pushed(2, 1), pushed(3, 2)  # a server may still read the push before
+    assert second[0] != first == third[0] and not second[1] and not third[1]
+    buffers.free = 3
+    assert pushed(4, 3) == (first, False), "the last push has been read"
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):

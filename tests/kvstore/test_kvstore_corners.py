@@ -301,17 +301,6 @@ def test_a_forked_child_closes_nothing_of_its_parent():
         assert pulled(cluster[0]) == [2.0]
 
 
-def test_a_forked_child_of_a_closed_store_starts_no_thread():
-    def work():
-        with pytest.raises(Refused, match="closed"):
-            store.push("w", full(1))
-        return threading.active_count()
-
-    store = counting(kvstore.create("local"), "w")
-    store.close()
-    assert in_a_child(work) == 1
-
-
 # ---- what is refused
 
 

@@ -74,7 +74,7 @@ def flood(mine, ops, many=400):
             for round_ in range(1, many + 1):
                 for op in ops:
                     payload = raw(gradient) if op in PUSHES else NOTHING
-                    line._channel.send(op, 1000 + round_, [Entry(part, 0, 1, ELEMENTS, round_)], None, payload)
+                    line._channel.send(op, 1000 + round_, [Entry(part, 0, 0, ELEMENTS, round_)], None, payload)
                     sent[0] += 1
 
     thread = threading.Thread(target=send, daemon=True)

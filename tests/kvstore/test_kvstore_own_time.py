@@ -75,7 +75,7 @@ def test_a_silent_worker_is_lost_in_time_and_the_deadline_is_named(lost):
                 time.sleep(0.01)
         if lost == "fail":
             with pytest.raises(
-                WorkerLost, match=r"silent for 1\.\d s, with deadline=1: on a busy machine give it more"
+                WorkerLost, match=r"it has sent nothing for 1\.\d s, with deadline=1: on a busy machine, set a longer"
             ):
                 stores[0].push("w", full(1))
 

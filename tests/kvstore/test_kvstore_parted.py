@@ -10,7 +10,7 @@ from helpers.replicas import AnswersUnsure, AsksOnlyMembers, TrustsAnOldAnswer, 
 from helpers.stores import each, until_whole
 
 from d2lps.kvstore import Timeout, Unknown, cluster
-from d2lps.kvstore.replication import Part, Propose, Replica, Schedule, View, broken
+from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, View, broken
 from d2lps.kvstore.replication.messages import Ack, Counted, Heartbeat, Join, Pull, Push, Send, Snapshot, Value
 
 A, L, W = "a", "l", ("worker", 0)
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.fault("F5", "primary cut off from all but a worker")
 # ---- in virtual time
 
 
-def parted(seed: int) -> Schedule:
+def parted(seed: int) -> FaultPlan:
     """Workers compute for a while between two acts, and a server is cut off, alone or with workers, six times."""
     draw = Random(seed)
     rest = {"lost": draw.choice([0, 0.02]), "slow": draw.choice([0, 0.05])}
     troubles = [(draw.uniform(0, 0.3), "cut off from the register", draw.getrandbits(32)) for _ in range(6)]
     kind = draw.choice(["dist_async", "dist_ssp"])
-    return Schedule(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
+    return FaultPlan(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
 
 
 @pytest.mark.slow

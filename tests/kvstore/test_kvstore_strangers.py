@@ -225,7 +225,7 @@ FORGED = {
     "goodbye": forged(Op.BYE),
     "goodbye and bytes": forged(Op.BYE, payload=bytes(8)),
     "barrier and bytes": forged(Op.BARRIER, {"round": 3}, payload=bytes(8)),
-    "push": forged(Op.PUSH, entries=[Entry(0, 0, 1, 3, 2)], payload=bytes(12)),
+    "push": forged(Op.PUSH, entries=[Entry(0, 0, 0, 3, 2)], payload=bytes(12)),
     "init": forged(Op.INIT, {"name": "x", "dtype": 0, "elements": 3}, payload=bytes(12)),
 }
 

@@ -198,7 +198,7 @@ def test_one_thread_sends_while_another_receives(files):
     def send(channel):
         with suppress(Broken):
             for number, value in enumerate(values):
-                channel.send(Op.PUSH, number, [Entry(0, 6, 1, len(value), 1)], payload=raw(value))
+                channel.send(Op.PUSH, number, [Entry(0, 6, 0, len(value), 1)], payload=raw(value))
 
     def receive(channel):
         with suppress(Broken):

@@ -19,7 +19,7 @@ TABLES = {  # what each prints, at least
     "model": ["P9 ", "P10 ", "P19 ", "P20 "],
     "pipeline": ["P15 ", "P16 "],
     "player": ["first painted after", "script per frame"],
-    "replicas": ["replicas=1 ÷ 0", "a new primary", "a newcomer", "digests ÷ none"],
+    "replicas": ["replicas=1 ÷ 0", "a new primary", "a newcomer"],
     "saving": ["stall ÷ blocking"],
     "sharded": ["P17 ", "P18 "],
     "site": ["search|not measured"],

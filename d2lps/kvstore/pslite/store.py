@@ -91,11 +91,11 @@ class PsLiteStore(KVStore):
             self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(text("store.mxnet.no-optimizer"))
-        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in again]
+        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in retry]
         with self._calling:
             self._nodes.require_usable()
             if busy := [self._numbers[known] for known in keys if known in self._busy]:

@@ -21,10 +21,9 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.server.barriers import Barriers
-from d2lps.kvstore.server.base import BaseStore, no_value, not_kept, require_one_dtype, require_same_shape
+from d2lps.kvstore.server.base import BaseStore, gone, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.server.staged import Staged
-from d2lps.kvstore.wire.arena import SHARED, Arena
 
 
 class ShardStore(BaseStore):
@@ -40,9 +39,6 @@ class ShardStore(BaseStore):
         How many push.
     staleness : int
         Clocks that the slowest worker may be behind with ``"dist_ssp"``.
-    nan : str
-        What is done with a push that is not finite: ``"propagate"`` it, ``"reject"`` it (an error to that worker,
-        who may push again), or ``"skip"`` the whole round for all.
     lost : str
         What a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
         over those who are left, and ``counted`` says how many that were).
@@ -74,17 +70,15 @@ class ShardStore(BaseStore):
         workers: int,
         *,
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
         deadline: float = 30.0,
         record: bool = False,
     ):
-        super().__init__(kind, workers, staleness, nan, lost, deadline)
+        super().__init__(kind, workers, staleness, lost, deadline)
         self.record = Record() if record else None
         self.live = set(range(workers))
         self.shards: list[Shard] = []
         self.chosen = self.loaded = 0  # the numbers of the last optimizer and the last load
-        self.arena: Arena | None = None  # for large values, which workers of this host can read there
         self._names: dict[str, int] = {}
         self._staged, self._kept = Staged(), (0, ())  # kept: the number of a save, and the states of all shards
         self._barriers = Barriers()
@@ -118,7 +112,7 @@ class ShardStore(BaseStore):
         require_same_shape(name, (shard.elements, shard.dtype), rank, (elements, dtype))
         with shard.lock:
             if shard.value is None and value is not None:
-                shard.value = self._allocate(shard).copy_(value)
+                shard.value = self.allocate(shard.elements, shard.dtype).copy_(value)
         return shard.number
 
     def counting(self, rank: int) -> AbstractContextManager:
@@ -138,7 +132,7 @@ class ShardStore(BaseStore):
         self.require_complete()
         return nullcontext()
 
-    def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
+    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
 
         Parameters
@@ -147,8 +141,8 @@ class ShardStore(BaseStore):
             As in :meth:`admit`.
         value : Tensor of shape (elements,)
             It stays as it is until the round closes.
-        finite, own : bool
-            Whether it is to be added, or the round skipped; whether the store may keep ``value`` for ever.
+        own : bool
+            Whether the store may keep ``value`` for ever.
         """
         shard = self.shard(number)
         with shard.lock:
@@ -158,11 +152,10 @@ class ShardStore(BaseStore):
                 self.require_live(rank)
             shard.rounds[rank] = round_
             if self.kind == "dist_sync":
-                shard.skip |= not finite
                 shard.arrived[rank] = value, own
                 done = self._merge(shard)
             else:
-                self._publish(shard, value if finite else None, own, [rank])
+                self._publish(shard, value, own, [rank])
                 done = self._readable(shard)
         deliver(done)
 
@@ -405,7 +398,7 @@ class ShardStore(BaseStore):
         with self._changed:
             if rank not in self.live:
                 return
-            error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
+            error = WorkerLost(gone(rank, why, left), (rank,))
             if self.lost == "fail" and left and not any(shard.busy or shard.waiting for shard in list(self.shards)):
                 self.left = error  # those that push from now on wait in vain
             elif self.lost == "fail" or self.live == {rank}:
@@ -437,12 +430,6 @@ class ShardStore(BaseStore):
 
     # ---- rounds; the lock of the shard is held
 
-    def _allocate(self, shard: Shard) -> Tensor:
-        """Return room for a value: in the arena, if there is one and the value is large."""
-        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
-        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
-        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
-
     def _merge(self, shard: Shard) -> list:
         """Add to the open round what can be added in the order of the ranks, and close it after the last.
 
@@ -461,13 +448,14 @@ class ShardStore(BaseStore):
                 elif shard.own or self.updates or self.live.difference(shard.summed):
                     shard.sum.add_(value)
                 else:  # the last one: the sum goes straight to where it will stay
-                    shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
+                    place = self.allocate(shard.elements, shard.dtype)
+                    shard.sum, shard.own = torch.add(shard.sum, value, out=place), True
             except Exception as error:  # no memory left
                 shard.fail(error)
         if not shard.summed or self.failed:
             return []
-        total, ranks = None if shard.skip else shard.sum, shard.summed
-        shard.sum, shard.summed, shard.skip = None, [], False
+        total, ranks = shard.sum, shard.summed
+        shard.sum, shard.summed = None, []
         self._publish(shard, total, shard.own, ranks)
         if shard.queued:
             shard.changed.notify_all()
@@ -493,7 +481,7 @@ class ShardStore(BaseStore):
         if updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
             shard.value = gradient
             return
-        room = self._allocate(shard)
+        room = self.allocate(shard.elements, shard.dtype)
         if updates is None:
             shard.value = room.copy_(gradient)
         else:

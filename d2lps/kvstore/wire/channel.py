@@ -13,6 +13,7 @@ import numpy as np
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import frames
 from d2lps.kvstore.wire.arena import RemoteArena
 from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
@@ -187,7 +188,7 @@ class Channel:
         except BlockingIOError:
             raise Broken("the other end has stopped receiving") from None
         except OSError as error:
-            raise Broken(f"the connection has ended ({error.strerror or error})") from None
+            raise Broken(told("store.told.cut", why=error.strerror or error)) from None
 
     # ---- receiving
 
@@ -308,11 +309,11 @@ class Channel:
             except BlockingIOError:
                 if idle and not done:
                     return None
-                raise Broken("the other end fell silent in the middle of a frame") from None
+                raise Broken(told("store.told.silent-within")) from None
             except OSError as error:
-                raise Broken(f"the connection has ended ({error.strerror or error})") from None
+                raise Broken(told("store.told.cut", why=error.strerror or error)) from None
             if not got:
-                raise Broken(f"the connection was closed{'' if idle and not done else ' in the middle of a frame'}")
+                raise Broken(told("store.told.closed") if idle and not done else told("store.told.closed-within"))
             done += got
         return True
 

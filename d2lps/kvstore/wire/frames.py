@@ -11,13 +11,12 @@ from torch import Tensor
 
 HEADER = struct.Struct("<4sBBHIIQQI")
 ENTRY = struct.Struct("<IBB2xQQ")
-FIELDS = [("part", "<u4"), ("dtype", "u1"), ("finite", "u1"), ("elements", "<u8"), ("round", "<u8")]
+FIELDS = [("part", "<u4"), ("dtype", "u1"), ("in_rows", "u1"), ("elements", "<u8"), ("round", "<u8")]
 ENTRIES = np.dtype(FIELDS, align=True)  # the layout of ENTRY
-MAGIC, VERSION = b"d2kv", 1
+MAGIC, VERSION = b"d2kv", 2
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 CODED = 1  # flag: a code that also covers the payload follows
 SHARED = 2  # flag: the payload has offsets in shared memory; in a pull: the answer may
-FINITE, IN_ROWS = 1, 2  # bits of an entry's ``finite``
 NOTHING = memoryview(b"")
 DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8
 
@@ -51,9 +50,9 @@ class Entry(NamedTuple):
         Its number at the server.
     dtype : int
         Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
-    finite : int
-        Even if any value of the whole key is not finite, so that all its servers do the same; plus 2 if the payload has
-        only some rows of this part: their count and their numbers, each as int64, and then their values.
+    in_rows : int
+        1 if the payload has only some rows of this part: their count and their numbers, each as int64, and then their
+        values.
     elements : int
         Their number.
     round : int
@@ -62,7 +61,7 @@ class Entry(NamedTuple):
 
     part: int
     dtype: int
-    finite: int
+    in_rows: int
     elements: int
     round: int
 
