@@ -1,4 +1,4 @@
-"""The exercises of chapter 10: right answers unlike the solutions, faulty ones, and what the judges know."""
+"""The exercises of chapter 10: right answers unlike the solutions, and what the judges know."""
 
 import random
 from fractions import Fraction
