@@ -9,6 +9,7 @@ from itertools import combinations
 from d2lps import Send, ring
 from d2lps.schedule import Collective, Task
 
+
 def tensor_mlp(x, A, B, b, rank, ranks, all_reduce):
     A, B = A.tensor_split(ranks, 1)[rank], B.tensor_split(ranks, 0)[rank]
     z = x @ A
