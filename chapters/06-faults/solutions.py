@@ -6,6 +6,8 @@ A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistak
 import math
 import uuid
 
+from d2lps.notebook.grading import edited
+
 
 def detect(nodes, every, lost, delay, now):
     limit = (lost + 1) * every + delay
@@ -58,99 +60,20 @@ def atomic_save(fs):
     return save, load
 
 
-def detector(limit=lambda every, lost, delay: (lost + 1) * every + delay, clock=lambda sent, now: now, forgives=True,
-             pause=lambda every: every, end=True, begin=True, keeps=True, one=False):
-    """An answer with one thing changed: the limit, the clock, what is forgiven, and what counts as a sign of life."""
-    def answer(nodes, every, lost, delay, now):
-        last = dict.fromkeys(nodes, now) if begin else {}
-        asked, suspected, allowed = now, set(), limit(every, lost, delay)
-
-        def heard(node, sent, now):
-            for each in nodes if one else [node]:
-                last[each] = clock(sent, now)
-            if forgives:
-                suspected.discard(node)
-
-        def ended(node, now):
-            if end:
-                suspected.add(node)
-
-        def suspects(now):
-            nonlocal asked
-            if now - asked > pause(every):
-                last.update(dict.fromkeys(last, now))
-            asked = now
-            late = {node for node in last if now - last[node] > allowed}
-            if not keeps:
-                return late | suspected
-            suspected.update(late)
-            return set(suspected)
-        return heard, ended, suspects
-    return answer
-
-
 def of_young(n, hours, delta, restart):
     return math.sqrt(2 * delta * hours * 3600 / n)
 
 
-def saver(sync=True, folder=True, tmp=lambda name: name + ".new", whole=lambda name: name + ".data", removes=False):
-    """An answer with one thing changed: how files are called, what is synced, and when it gets its name."""
-    def answer(fs):
-        def save(name, data):
-            if removes and whole(name) in fs.names():
-                fs.remove(whole(name))
-            fs.write(tmp(name), data)
-            if sync:
-                fs.sync(tmp(name))
-            if tmp(name) != whole(name):
-                fs.rename(tmp(name), whole(name))
-            if folder:
-                fs.sync_folder()
-
-        def load(name):
-            return fs.read(whole(name)) if whole(name) in fs.names() else None
-        return save, load
-    return answer
-
-
-def synced_too_late(fs):
-    def save(name, data):
-        fs.write(name + ".new", data)
-        fs.rename(name + ".new", name + ".data")
-        fs.sync(name + ".data")
-        fs.sync_folder()
-    return save, atomic_save(fs)[1]
-
-
-def newest_first(fs):
-    """What was not finished is taken for the newest."""
-    def load(name):
-        for each in (name + ".new", name + ".data"):
-            if each in fs.names():
-                return fs.read(each)
-    return atomic_save(fs)[0], load
-
-
-def a_new_name_each_time(fs):
-    def save(name, data):
-        tmp = f"{name}.{uuid.uuid4().hex}"
-        fs.write(tmp, data)
-        fs.sync(tmp)
-        fs.rename(tmp, name + ".data")
-        fs.sync_folder()
-    return save, atomic_save(fs)[1]
-
-
 WRONG = {
     "detect": {
-        "too-short": [detector(limit=lambda every, lost, delay: lost * every + delay)],
-        "too-long": [detector(limit=lambda every, lost, delay: 30.0)],
-        "wall-clocks": [detector(clock=lambda sent, now: sent)],
-        "never-forgives": [detector(forgives=False)],
-        "one-timer": [detector(one=True)],
-        "own-pause": [detector(pause=lambda every: math.inf)],
-        "before-first": [detector(begin=False)],
-        "differs": [detector(keeps=False), detector(end=False)],
+        "too-short": [edited(detect, ("(lost + 1) * every", "lost * every"))],
+        "too-long": [edited(detect, ("(lost + 1) * every + delay", "30.0"))],
+        "wall-clocks": [edited(detect, ("last[node] = now", "last[node] = sent"))],
+        "never-forgives": [edited(detect, ("        suspected.discard(node)\n", ""))],
+        "one-timer": [edited(detect, ("last[node] = now", "last.update(dict.fromkeys(nodes, now))"))],
+        "own-pause": [edited(detect, ("if now - asked > every", "if False"))],
+        "before-first": [edited(detect, ("dict.fromkeys(nodes, now), now", "dict.fromkeys(nodes, 0.0), now"))],
+        "differs": [edited(detect, ("suspected.add(node)", "pass"))],
         "wrong-type": [lambda *given: detect(*given)[:2]],
     },
     "interval": {
@@ -165,14 +88,20 @@ WRONG = {
         "wrong-type": [lambda *given: [interval(*given)]],
     },
     "atomic-save": {
-        "in-place": [saver(tmp=str, whole=str)],
-        "no-sync": [saver(sync=False)],
-        "rename-first": [synced_too_late],
-        "no-sync-folder": [saver(folder=False)],
-        "deletes-old-first": [saver(removes=True)],
-        "same-name": [saver(tmp=lambda name: "new")],
-        "leaves-rubbish": [a_new_name_each_time],
-        "differs": [newest_first],
+        "in-place": [edited(atomic_save, ('write(name + ".new"', 'write(name + ".data"'), ('sync(name + ".new"', 'sync(name + ".data"'),
+                            ('fs.rename(name + ".new", name + ".data")', "pass"))],
+        "no-sync": [edited(atomic_save, ('fs.sync(name + ".new")', "pass"))],
+        "rename-first": [edited(atomic_save, ('fs.sync(name + ".new")', "pass"),
+                                ("fs.sync_folder()", 'fs.sync(name + ".data")\n        fs.sync_folder()'))],
+        "no-sync-folder": [edited(atomic_save, ("fs.sync_folder()", "pass"))],
+        "deletes-old-first": [edited(atomic_save, (
+            "        fs.rename(", '        if name + ".data" in fs.names():\n            fs.remove(name + ".data")\n        fs.rename('))],
+        "same-name": [edited(atomic_save, ("save(name, data):", 'save(whole, data):\n        name = "next"'),
+                             (', name + ".data")', ', whole + ".data")'))],
+        "leaves-rubbish": [edited(atomic_save, ("save(name, data):", "save(whole, data):\n        name = whole + uuid.uuid4().hex"),
+                                  (', name + ".data")', ', whole + ".data")'))],
+        "differs": [edited(atomic_save, ("def load(name):", 'def load(name):\n        if name + ".new" in fs.names():'
+                                         '\n            return fs.read(name + ".new")'))],
         "wrong-type": [lambda fs: atomic_save(fs)[0]],
     },
 }

@@ -3,10 +3,10 @@
 A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
 """
 
-import random
 from itertools import combinations
 
 from d2lps import Send, ring
+from d2lps.notebook.grading import edited
 from d2lps.schedule import Collective, Task
 
 
@@ -61,149 +61,44 @@ def hybrid(devices):
     return acts
 
 
-# ---- wrong: an MLP with one step changed
-
-def mlp_of(out=None, dx=None, grads=None):
-    """``out(part, b, reduce, rank, ranks)`` makes y of a partial sum; ``dx`` and ``grads`` likewise."""
-    def answer(x, A, B, b, rank, ranks, all_reduce):
-        rA, rB = A.tensor_split(ranks, 1)[rank], B.tensor_split(ranks, 0)[rank]
-        z = x @ rA
-        u = z.relu()
-        y = out(u @ rB, b, all_reduce, rank, ranks) if out else all_reduce(u @ rB) + b
-
-        def backward(dy):
-            dz = dy @ rB.T * (z > 0)
-            made = dx(dz @ rA.T, all_reduce, ranks) if dx else all_reduce(dz @ rA.T)
-            own = x.T @ dz, u.T @ dy, dy.sum(0)
-            return made, *(grads(own, all_reduce, ranks) if grads else own)
-        return y, backward
-    return answer
-
-
 def rows_first(x, A, B, b, rank, ranks, all_reduce):
     part = x.tensor_split(ranks, 1)[rank] @ A.tensor_split(ranks, 0)[rank]
-    u = all_reduce(part.relu())
-    return u @ B + b, lambda dy: (x, A, B, b)
-
-
-def whole(x, A, B, b, rank, ranks, z=None):
-    z = x @ A if z is None else z
-    u = z.relu()
-
-    def backward(dy):
-        dz = dy @ B.T * (z > 0)
-        return (dz @ A.T, (x.T @ dz).tensor_split(ranks, 1)[rank], (u.T @ dy).tensor_split(ranks, 0)[rank], dy.sum(0))
-    return u @ B + b, backward
-
-
-def whole_work(x, A, B, b, rank, ranks, all_reduce):
-    return whole(x, A, B, b, rank, ranks)
-
-
-def for_show(x, A, B, b, rank, ranks, all_reduce):
-    """Sends its own parts, and computes everything alone."""
-    y, backward = whole(x, A, B, b, rank, ranks)
-    _, in_vain = mlp_of()(x, A, B, b, rank, ranks, all_reduce)
-    return y, lambda dy: (in_vain(dy), backward(dy))[1]
-
-
-# ---- wrong: places
-
-def greedy(order=lambda names, parts: names, input_counts=True):
-    """Every operator in as few parts as fit, each on the device with most room, whether it fits there or not."""
-    def answer(operators, devices, memory):
-        room, where, parts = dict.fromkeys(devices, memory), {}, {}
-        for name, (weights, given) in operators.items():
-            extra = given if input_counts else 0
-            counts = [k for k in range(1, len(devices) + 1) if weights / k + extra <= memory]
-            if not counts:
-                return None
-            parts[name] = counts[0], weights / counts[0] + extra
-        for name in order(list(operators), parts):
-            count, size = parts[name]
-            homes = sorted(devices, key=lambda device: -room[device])[:count]
-            for home in homes:
-                room[home] -= size
-            where[name] = homes
-        return where
-    return answer
+    return all_reduce(part.relu()) @ B + b, lambda dy: (x, A, B, b)
 
 
 def one_each(operators, devices, memory):
     return {name: [devices[i % len(devices)]] for i, name in enumerate(operators)}
 
 
-def first_order_that_works(tries):
-    """The operators in some orders, by chance, each on the first devices with room."""
-    def answer(operators, devices, memory):
-        draw = random.Random(7)
-        orders = [draw.sample(list(operators), len(operators)) for _ in range(tries)]
-        return next((where for order in orders if (where := in_order(order, operators, devices, memory))), None)
-    return answer
-
-
-def in_order(order, operators, devices, memory):
-    room, where = dict.fromkeys(devices, memory), {}
-    for name in order:
-        weights, given = operators[name]
-        count = next((k for k in range(1, len(devices) + 1) if weights / k + given <= memory), len(devices) + 1)
-        homes = [device for device in devices if room[device] >= weights / count + given][:count]
-        if len(homes) < count:
-            return None
-        where[name] = homes
-        room |= {home: room[home] - weights / count - given for home in homes}
-    return where
-
-
-# ---- wrong: hybrids
-
-def hybrid_of(sums=lambda devices: [], keep=lambda act: True, change=lambda act: act):
-    """The right acts without the sums, each kept or left out, and changed; then other sums."""
-    def answer(devices):
-        acts = [act for act in hybrid(devices) if not isinstance(act, Collective)]
-        return [change(act) for act in acts if keep(act)] + sums(devices)
-    return answer
-
-
-def over(*groups):
-    """Sums over the devices with these numbers."""
-    return lambda devices: [Collective(ring([devices[i] for i in group]), "g:op1") for group in groups]
-
-
-def pairs(devices):
-    return hybrid(devices)[-2:]
-
-
-def first_only(act):
-    return getattr(act, "batch", 0) == 0 and not str(getattr(act, "key", ".0")).endswith(".1")
-
-
 WRONG = {
     "tensor-mlp": {
-        "bias-often": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part + b))],
-        "no-sum": [mlp_of(out=lambda part, b, reduce, rank, ranks: part + b), mlp_of(dx=lambda part, reduce, ranks: part)],
-        "mean": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part) / ranks + b)],
+        "bias-often": [edited(tensor_mlp, ("all_reduce(u @ B) + b", "all_reduce(u @ B + b)"))],
+        "no-sum": [edited(tensor_mlp, ("all_reduce(u @ B)", "u @ B")), edited(tensor_mlp, ("all_reduce(dz @ A.T)", "dz @ A.T"))],
+        "mean": [edited(tensor_mlp, ("all_reduce(u @ B)", "all_reduce(u @ B) / ranks"))],
         "by-rows": [rows_first],
-        "sends-more": [mlp_of(grads=lambda own, reduce, ranks: [reduce(own[0]), reduce(own[1]), own[2]])],
-        "whole-work": [whole_work, for_show],
-        "differs": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part))],
+        "sends-more": [edited(tensor_mlp, ("x.T @ dz, u.T @ dy", "all_reduce(x.T @ dz), all_reduce(u.T @ dy)"))],
+        "whole-work": [edited(  # computes everything on every rank
+            tensor_mlp, ("A, B = A.tensor_split(ranks, 1)[rank], B.tensor_split(ranks, 0)[rank]\n    z", "z"),
+            ("all_reduce(u @ B)", "u @ B"), ("all_reduce(dz @ A.T)", "dz @ A.T"),
+            ("x.T @ dz, u.T @ dy", "(x.T @ dz).tensor_split(ranks, 1)[rank], (u.T @ dy).tensor_split(ranks, 0)[rank]"))],
+        "differs": [edited(tensor_mlp, ("all_reduce(u @ B) + b", "all_reduce(u @ B)"))],
     },
     "place": {
         "whole": [one_each],
-        "input-forgotten": [greedy(input_counts=False)],
-        "too-full": [greedy()],
+        "input-forgotten": [edited(place, ("weights / k + given", "weights / k"), ("weights / fits[0] + given", "weights / fits[0]"))],
+        "too-full": [edited(place, (" if room[device] >= size]", "]"))],
         "cut-for-nothing": [lambda operators, devices, memory: dict.fromkeys(operators, devices)],
-        "gives-up": [first_order_that_works(200)],
+        "gives-up": [edited(place, ("if found := go_on(", "return go_on("), (": list(homes)}):\n                return found", ": list(homes)})"))],
         "no-way": [lambda operators, devices, memory: place(operators, devices, memory) or one_each(operators, devices, memory)],
         "wrong-type": [lambda operators, devices, memory: list(operators)],
     },
     "hybrid": {
-        "over-all": [hybrid_of(lambda devices: [Collective(ring(devices), "g:op1")])],
-        "wrong-group": [hybrid_of(over((0, 1), (2, 3)))],
-        "no-sum": [hybrid_of()],
-        "counted-twice": [hybrid_of(lambda devices: pairs(devices) * 2)],
-        "no-send": [hybrid_of(pairs, keep=lambda act: not isinstance(act, Send))],
-        "one-replica": [hybrid_of(keep=first_only)],
-        "differs": [hybrid_of(lambda devices: pairs(devices) + [Send(devices[0], "gpu77", "g:op1")])],
+        "over-all": [edited(hybrid, ("ring(devices[::2])", "ring(devices)"))],
+        "wrong-group": [edited(hybrid, ("ring(devices[::2])", "ring(devices[:2])"))],
+        "no-sum": [edited(hybrid, ('acts.append(Collective(ring(devices[::2]), "g:op1"))', "pass"))],
+        "counted-twice": [edited(hybrid, ("return acts", "return acts + acts[-2:]"))],
+        "no-send": [edited(hybrid, ('            Send(first, second, x1, "move"),\n', ""))],
+        "one-replica": [edited(hybrid, ("enumerate(zip(devices[::2], devices[1::2]))", "[(0, devices[:2])]"))],
+        "differs": [edited(hybrid, ("return acts", "return acts + [Send(devices[0], 'gpu77', 'g:op1')]"))],
     },
 }

@@ -3,6 +3,8 @@
 A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
 """
 
+from d2lps.notebook.grading import edited
+
 
 def sparse_push(number, rows, gradients, cuts, send):
     sums = {}
@@ -41,182 +43,39 @@ def cache_hit(ids, size):
     return hits
 
 
-# What learners write instead. Each answer does one thing wrong.
-
-
-def summed(rows, gradients):
-    sums = {}
-    for row, gradient in zip(rows, gradients):
-        sums[row] = sums.get(row, 0.0) + gradient
-    return [*sums.items()]
-
-
-def in_parts(pairs, cuts):
-    for server, first in enumerate(cuts[:-1]):
-        own = [(row - first, value) for row, value in pairs if first <= row < cuts[server + 1]]
-        if own:
-            yield server, own
-
-
-def patiently(send, server, number, own):
-    while True:
-        try:
-            return send(server, number, [row for row, _ in own], [value for _, value in own])
-        except TimeoutError:
-            continue
-
-
-def pushes(pairs_of=summed, parts_of=in_parts, deliver=patiently):
-    """Return an answer of three steps: what is sent for each row, what for each server, and how it is sent."""
-
-    def answer(number, rows, gradients, cuts, send):
-        for server, own in parts_of(pairs_of(rows, gradients), cuts):
-            deliver(send, server, number, own)
-
-    return answer
-
-
-def as_they_are(rows, gradients):
-    return [*zip(rows, gradients)]
-
-
-def the_last(rows, gradients):
-    return [*dict(zip(rows, gradients)).items()]
-
-
-def every_row(pairs, cuts):
-    for server, own in in_parts(pairs, cuts):
-        size = cuts[server + 1] - cuts[server]
-        yield server, [*({row: 0.0 for row in range(size)} | dict(own)).items()]
-
-
-def row_by_row(pairs, cuts):
-    for pair in pairs:
-        yield from in_parts([pair], cuts)
-
-
-def of_the_table(pairs, cuts):
-    for server, own in in_parts(pairs, cuts):
-        yield server, [(cuts[server] + row, value) for row, value in own]
-
-
-def renumbered(send, server, number, own):
-    while True:
-        try:
-            return send(server, number, [row for row, _ in own], [value for _, value in own])
-        except TimeoutError:
-            number += 1
-
-
-def once(send, server, number, own):
-    send(server, number, [row for row, _ in own], [value for _, value in own])
-
-
-def in_pairs(send, server, number, own):
-    send(server, number, own, own)
-
-
-def some_tries(count):
-    """Gives up silently after so many rounds."""
-
-    def answer(number, rows, gradients, cuts, send):
-        left = [*in_parts(summed(rows, gradients), cuts)]
-        for _ in range(count):
-            for part in left[:]:
-                try:
-                    once(send, part[0], number, part[1])
-                    left.remove(part)
-                except TimeoutError:
-                    pass
-
-    return answer
-
-
-def without_zeros(rows, gradients):
-    return [(row, value) for row, value in summed(rows, gradients) if value]
-
-
-def by_hash(popularity, servers):
-    return [[servers[row * 2654435761 % 2**32 * len(servers) // 2**32]] for row in range(len(popularity))]
-
-
-def in_ranges(popularity, servers):
-    return [[servers[row * len(servers) // len(popularity)]] for row in range(len(popularity))]
-
-
-def only_the_first_copied(popularity, servers):
-    places = by_hash(popularity, servers)
-    places[0] = list(servers)
-    return places
-
-
-def first_in_first_out(ids, size):
-    kept, hits = [], 0
-    for row in ids:
-        if row in kept:
-            hits += 1
-        else:
-            kept.append(row)
-            kept = kept[-size:]
-    return hits
-
-
-def drops_the_newest(ids, size):
-    kept, hits = [], 0
-    for row in ids:
-        if row in kept:
-            hits += 1
-            kept.remove(row)
-        elif len(kept) == size:
-            kept.pop()
-        kept.append(row)
-    return hits
-
-
-def most_popular(ids, size):
-    counts = sorted((ids.count(row) for row in set(ids)), reverse=True)
-    return sum(counts[:size])
-
-
-def evicts_late(ids, size):
-    kept, hits = [], 0
-    for row in ids:
-        if row in kept:
-            hits += 1
-            kept.remove(row)
-        elif len(kept) > size:
-            kept.pop(0)
-        kept.append(row)
-    return hits
-
-
+OWN = "[row for row in sums if cuts[server] <= row < cuts[server + 1]]"
 WRONG = {
     "sparse-push": {
-        "repeated": [pushes(as_they_are)],
-        "wrong-sum": [pushes(the_last)],
-        "other-rows": [pushes(parts_of=every_row), pushes(without_zeros)],
-        "row-by-row": [pushes(parts_of=row_by_row)],
-        "wrong-offset": [pushes(parts_of=of_the_table)],
-        "other-number": [pushes(deliver=renumbered)],
-        "gives-up": [pushes(deliver=once), some_tries(20)],
-        "wrong-type": [pushes(deliver=in_pairs)],
+        "repeated": [edited(sparse_push, ("for row in sums if", "for row in rows if"))],
+        "wrong-sum": [edited(sparse_push, ("sums.get(row, 0.0) + gradient", "gradient"))],
+        "other-rows": [
+            edited(sparse_push, (OWN, "[*range(cuts[server], cuts[server + 1])]"), ("[sums[row] for", "[sums.get(row, 0.0) for")),
+            edited(sparse_push, ("for row in sums if", "for row in sums if sums[row] and")),
+        ],
+        "row-by-row": [edited(
+            sparse_push, ("for server in range(len(cuts) - 1)", "for each, server in [(row, i) for row in sums for i in range(len(cuts) - 1)]"),
+            (OWN, "[each] if cuts[server] <= each < cuts[server + 1] else []"))],
+        "wrong-offset": [edited(sparse_push, ("row - cuts[server]", "row"))],
+        "other-number": [edited(sparse_push, ("pass", "number += 1"))],
+        "gives-up": [edited(sparse_push, ("pass", "break")), edited(sparse_push, ("while own", "for _ in range(20 if own else 0)"))],
+        "wrong-type": [edited(sparse_push, ("[row - cuts[server] for row in own]", "[(row, 1) for row in own]"))],
     },
     "balance": {
         "todo": [lambda popularity, servers: []],
-        "one-copy": [by_hash],
-        "range": [in_ranges],
+        "one-copy": [edited(balance, ("min(k, 1 + int(3 * k * popularity[row]))", "1"))],
+        "range": [lambda popularity, servers: [[servers[row * len(servers) // len(popularity)]] for row in range(len(popularity))]],
         "everywhere": [lambda popularity, servers: [list(servers) for _ in popularity]],
-        "still-hot": [only_the_first_copied],
+        "still-hot": [edited(balance, ("min(k, 1 + int(3 * k * popularity[row]))", "k if row == 0 else 1"))],
         "differs": [lambda popularity, servers: balance(popularity, servers)[:-1]],
         "wrong-type": [lambda popularity, servers: dict(enumerate(balance(popularity, servers)))],
     },
     "cache-hit": {
-        "fifo": [first_in_first_out],
-        "never-full": [lambda ids, size: len(ids) - len(set(ids))],
-        "newest": [drops_the_newest],
-        "ideal": [most_popular],
+        "fifo": [edited(cache_hit, ("            del kept[row]\n", ""))],
+        "never-full": [edited(cache_hit, ("len(kept) == size", "False"))],
+        "newest": [edited(cache_hit, ("next(iter(kept))", "next(reversed(kept))"))],
+        "ideal": [lambda ids, size: sum(sorted((ids.count(row) for row in set(ids)), reverse=True)[:size])],
         "misses": [lambda ids, size: len(ids) - cache_hit(ids, size)],
-        "size": [evicts_late],
+        "size": [edited(cache_hit, ("len(kept) == size", "len(kept) > size"))],
         "wrong-type": [lambda ids, size: cache_hit(ids, size) / max(1, len(ids))],
         "differs": [lambda ids, size: 2 * cache_hit(ids, size)],
     },

@@ -9,9 +9,10 @@ from itertools import chain, combinations, permutations
 
 import cloudpickle
 import pytest
-from helpers.exercises import EXERCISES, module
+from helpers.exercises import EXERCISES, module, wrong_answers
 
 from d2lps import check_exercise
+from d2lps.notebook.grading import edited
 from d2lps.notebook.grading.course import texts_of
 from d2lps.notebook.grading.exercise import Failure
 
@@ -167,9 +168,7 @@ RIGHT = {
     "factor, mistake", [(0.97, "too-short"), (1.0, None), (1.5, None), (1.95, None), (2.6, "too-long")]
 )
 def test_the_limit_may_be_chosen_within_a_band(factor, mistake):
-    answer = texts_of("detect").solutions()["detector"](
-        limit=lambda every, lost, delay: factor * ((lost + 1) * every + delay)
-    )
+    answer = edited(SOLVED["detect"], ("(lost + 1) * every + delay", f"{factor} * ((lost + 1) * every + delay)"))
     verdict = check_exercise("detect", answer, deadline="100 s")
     assert verdict.mistake == mistake, verdict
 
@@ -220,7 +219,7 @@ def test_the_schedules_have_every_difficulty():
 
 
 def test_the_detector_is_told_what_came():
-    told = check_exercise("detect", texts_of("detect").solutions()["detector"](clock=lambda sent, now: sent)).sentence
+    told = check_exercise("detect", wrong_answers("detect")["wall-clocks"][0]).sentence
     assert "heard(node2, 1400." in told and "suspects(5000." in told.splitlines()[-1]
 
 
@@ -375,7 +374,6 @@ def test_a_save_that_catches_the_crash_is_judged_alike():
 
 
 def test_the_state_of_the_disk_is_told():
-    solutions = texts_of("atomic-save").solutions()
-    told = check_exercise("atomic-save", solutions["saver"](sync=False)).sentence.splitlines()
+    told = check_exercise("atomic-save", wrong_answers("atomic-save")["no-sync"][0]).sentence.splitlines()
     assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
     assert told[2].endswith("rank-0.data: b''")

@@ -10,12 +10,14 @@ the names of this room; judges of answers that are not plans lie beside it::
     elsewhere    asks an answer in another process; ``memory`` measures what an answer stores
     turns        plays an answer as all ranks of a group
     course       finds the texts, stubs, solutions and judges of the chapters
+    edits        makes typical wrong answers out of solutions
     verdict      shows the outcome
 """
 
 from d2lps.notebook.grading.attempts import check_exercise, solution
 from d2lps.notebook.grading.calls import Stopped, call, stop_thread
 from d2lps.notebook.grading.course import ExerciseError
+from d2lps.notebook.grading.edits import edited
 from d2lps.notebook.grading.elsewhere import elsewhere
 from d2lps.notebook.grading.exercise import Exercise, Failure, failure, size_text, time_text
 from d2lps.notebook.grading.memory import shared_names, size_kept
@@ -35,6 +37,7 @@ __all__ = [
     "Verdict",
     "call",
     "check_exercise",
+    "edited",
     "elsewhere",
     "failure",
     "in_turns",
