@@ -6,7 +6,7 @@ from textwrap import dedent
 
 
 def edited(answer: Callable, *edits: tuple[str, str]) -> Callable:
-    """Return an answer whose source differs from that of ``answer`` by some edits.
+    """Return an answer whose source differs from that of ``answer`` by some edits; its attribute is ``source``.
 
     Parameters
     ----------
@@ -25,4 +25,6 @@ def edited(answer: Callable, *edits: tuple[str, str]) -> Callable:
         before, after = source.split(old)
         source = before + new + after
     exec(compile(source, answer.__code__.co_filename, "exec"), names)
-    return names[answer.__name__]
+    made = names[answer.__name__]
+    made.source = source
+    return made
