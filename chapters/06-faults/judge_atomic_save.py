@@ -76,13 +76,13 @@ class _Judge:
         result = call(self.case, self.answer, folder, refused=Crash)
         both = tuple(result) if isinstance(result, tuple | list) else ()
         if len(both) != 2 or not all(map(callable, both)):
-            raise failure("not-two", "not-save-and-load", self.case, type=type(result).__name__)
+            raise failure("wrong-type", "not-save-and-load", self.case, type=type(result).__name__)
         return both
 
     def _load(self, folder: Folder, load: Callable, name: str = "rank-0") -> "bytes | None":
         got = call(self.case, load, name, refused=Crash, none=True)
         if got is not None and not isinstance(got, bytes | bytearray | memoryview):
-            raise failure("changes-data", "load-not-bytes", self.case, type=type(got).__name__)
+            raise failure("wrong-type", "load-not-bytes", self.case, type=type(got).__name__)
         return None if got is None else bytes(got)
 
     def _first(self) -> None:
@@ -90,19 +90,16 @@ class _Judge:
         disk = Disk()
         folder = Folder(disk)
         save, load = self._functions(folder)
-        try:
-            nothing = self._load(folder, load)
-        except Failure as error:
-            raise _of(error, "nothing-there") from None
+        nothing = self._load(folder, load)
         if nothing is not None:
-            raise failure("nothing-there", "load-of-nothing", self.case, got=repr(nothing)[:60])
+            raise failure("differs", "load-of-nothing", self.case, got=repr(nothing)[:60])
         call(self.case, save, self.name, data(1), none=True)
         if not folder.log:
             raise failure("todo", "nothing-saved", self.case)
         folder.seen.clear()
         got = self._load(folder, load)
         if got != data(1):
-            raise failure("changes-data", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
+            raise failure("differs", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
         self.relied = set(folder.seen)
 
     def _run(self, disk: Disk, versions: list[int], may: list, crash: int = 0) -> Run:
@@ -148,7 +145,7 @@ class _Judge:
                 got = self._load(folder, reader)
                 if got != content:
                     values = {"got": _shown(got), "right": _shown(content)}
-                    raise failure("changes-data", "load-other", self.case, **values)
+                    raise failure("differs", "load-other", self.case, **values)
 
     def _readers(self) -> None:
         """Another process loads before each operation of the second save."""
@@ -238,7 +235,7 @@ class _Judge:
             if not any(each.kind == "sync" and each.file == file for each in log[:at]):
                 later = any(each.kind == "sync" and each.file == file for each in log[at:])
                 return "rename-first" if later else "no-sync"
-        return "lost"
+        return "differs"
 
 
 class _Seen(Exception):
@@ -257,12 +254,6 @@ def _what(case: SaveCase, error: Failure) -> str:
 def _left(disk: Disk) -> str:
     files = [f"{name}: {_shown(disk.files[file].content)}" for name, file in sorted(disk.names.items())]
     return text("checks.disk-left", files=", ".join(files) or "–")
-
-
-def _of(error: Failure, mistake: str) -> Failure:
-    if error.mistake == "raised":
-        error.mistake = mistake
-    return error
 
 
 def _shown(got: "bytes | None") -> str:
