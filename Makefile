@@ -87,8 +87,9 @@ shake: $(ready) ## run the store's quick tests REPEAT=200 times, switching threa
 simulate: $(ready) ## play replication under SCHEDULES=100000 random faults; shrink the first schedule that breaks a promise
 	$(python) -m d2lps.kvstore.replication $(SCHEDULES)
 
-build: $(ready) ## write the notebooks again from lessons and texts
+build: $(ready) ## write the notebooks and the syllabus again from lessons and texts
 	$(python) -m course.book build
+	$(python) -m course.syllabus
 
 lock: ## update requirements.lock and environment.yml (UPGRADE=1: newest versions)
 	@sh .ci/lock
