@@ -23,14 +23,16 @@ def words(figure) -> str:
 
 
 def described(figure) -> str:
-    """Return a sentence about each pair of axes: the curve that is apart at the end, or the range of all."""
+    """Return a sentence about each pair of axes: the curve that is apart at the end, or the range; else its images."""
     said = []
     for axes in figure.axes:
         curves, bars = _curves(axes), _bars(axes)
-        title = named(axes.get_title())
+        labels = map(named, (axes.get_title(), axes.get_ylabel(), axes.get_xlabel()))
         if curves or bars:
             sentence = _of_curves(curves) if curves else text("described.bars", count=len(bars), **_range(bars))
-            said.append(f"{title}: {sentence}" if title else sentence)
+            said.append(text("predict.colon").join([*filter(None, [" · ".join(filter(None, labels))]), sentence]))
+    if not said and figure.axes:
+        said.append(text("described.images", count=len(figure.axes)))
     return " ".join(said)
 
 
