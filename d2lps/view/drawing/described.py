@@ -38,6 +38,7 @@ def _of_lanes(scene: Lanes, what: str) -> str:
     even = max(works.values()) - works[rests] <= 0.01 * scene.duration
     why = text("described.even") if even else text("described.rests", node=scene.nodes[rests])
     time = f"{round(scene.duration)}" if scene.slots else show_seconds(scene.duration)
-    why = "; ".join(filter(None, [scene.bubble(), why]))
-    values = {"what": what, "tasks": len(scene.tasks), "time": time, "why": why}
-    return text("described.lanes", **values, node=fullest, peak=show_size(scene.peaks[fullest]))
+    peak = scene.peaks[fullest]
+    memory = text("described.memory", node=fullest, peak=show_size(peak)) if peak else ""
+    reasons = text("described.between").join(filter(None, [scene.bubble(), why, memory]))
+    return text("described.lanes", what=what, tasks=len(scene.tasks), time=time, why=reasons)
