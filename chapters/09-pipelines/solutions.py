@@ -9,16 +9,13 @@ from d2lps.notebook.grading import edited
 
 
 def one_f_one_b(stages, micro):
-    table = {}
-    for stage in range(stages):
-        ahead = min(micro, stages - stage)
-        row = [("F", i) for i in range(ahead)]
-        for i in range(micro):
-            row.append(("B", i))
-            if ahead + i < micro:
-                row.append(("F", ahead + i))
-        table[stage] = row
-    return table
+    def row(stage):
+        warm_up = min(micro, stages - stage)
+        forwards, backwards = ([(kind, i) for i in range(micro)] for kind in "FB")
+        in_turn = [cell for pair in zip(backwards, forwards[warm_up:]) for cell in pair]
+        return [*forwards[:warm_up], *in_turn, *backwards[micro - warm_up :]]
+
+    return {stage: row(stage) for stage in range(stages)}
 
 
 def interleave(devices, micro, chunks):

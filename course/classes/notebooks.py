@@ -14,7 +14,7 @@ from pathlib import Path
 from course.book.lesson import read_cells
 from course.classes import slices
 from course.classes.slices import Cell
-from d2lps.notebook.grading.course import Texts, all_texts
+from d2lps.notebook.grading.course import Texts, all_texts, every_text
 from d2lps.notebook.kept import NAME
 
 LARGEST = 64 << 20  # bytes of a notebook; one with all its pictures and players has a tenth
@@ -158,6 +158,7 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
     book.chapter = _chapter(cells, checks, texts)
     unknown = {id for check in checks for id in check} - texts.keys()
     unknown |= {cell["id"].removeprefix(PREFIX) for cell in cells if cell["id"].startswith(PREFIX)} - texts.keys()
+    unknown -= every_text().keys()  # the teacher has not chosen these
     book.notes += [Note("unknown-exercise", {"id": id}) for id in sorted(unknown)[:9]]
     if not book.chapter:
         book.notes.append(Note("no-chapter"))

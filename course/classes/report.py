@@ -14,7 +14,7 @@ from pathlib import Path
 from course.classes.judging import SOLVED, STATES, UNTOUCHED
 from course.classes.page import page
 from d2lps.messages import said, text
-from d2lps.notebook.grading.course import CHAPTERS, all_texts, tables
+from d2lps.notebook.grading.course import CHAPTERS, all_texts, edition, tables
 
 COLUMNS = (
     "learner", "notebook", "chapter", "exercise", "optional", "state", "mistake", "sentence", "hint", "hints",
@@ -103,6 +103,7 @@ class Report:
             "language": self.language,
             "folder": self.folder,
             "day": self.day,
+            "edition": edition(),
             "not-shut-out": self.missing,
             "class": self.classwide(),
             "learners": self.learners(),

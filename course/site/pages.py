@@ -16,6 +16,7 @@ from course.site.linked import linked
 from course.site.prose import Prose, code
 from course.site.runs import Run
 from d2lps.messages import html_language, only, text_in
+from d2lps.notebook.grading.course import edition
 
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
@@ -358,7 +359,7 @@ class Site:
             else [],
             previous=neighbours[0] and {"href": neighbours[0].path, "title": neighbours[0].title},
             next=neighbours[1] and {"href": neighbours[1].path, "title": neighbours[1].title},
-            footer=self.say("license"),
+            footer=f"{self.say('license')} {self.say('edition', edition=edition())}.",
             w={word: self.say(word) for word in WORDS},
         )
 

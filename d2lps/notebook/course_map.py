@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from d2lps.messages import html_language, language, text
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, tables
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, chosen, tables
 from d2lps.view.drawing.course_map import Mark, Stop, stops_of
 from d2lps.view.drawing.course_map import course_map as drawn
 
@@ -48,7 +48,7 @@ class CourseMap:
         path = CHAPTERS / "toc.toml"
         if not path.is_file():
             raise ExerciseError("no-course", folder=CHAPTERS)
-        self._entries, self._here = tables(path)["chapter"], here
+        self._entries, self._here = chosen(tables(path)["chapter"]), here
         self.chapters = [entry["slug"] for entry in self._entries]
 
     def __repr__(self) -> str:

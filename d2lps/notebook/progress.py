@@ -7,7 +7,7 @@ from html import escape
 from d2lps.messages import html_language, said, text
 from d2lps.notebook import kept
 from d2lps.notebook.course_map import CourseMap, line
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, tables
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, chosen, tables
 from d2lps.view.drawing.course_map import Mark, Stop
 
 
@@ -112,7 +112,7 @@ def progress(here: str = "") -> Progress:
     if here and _day("ended", slugs[here]) is None:
         kept.keep("ended", slugs[here], {"day": date.today().isoformat()})
     titles, chapters = {}, {}
-    for entry in tables(CHAPTERS / "toc.toml")["chapter"]:
+    for entry in chosen(tables(CHAPTERS / "toc.toml")["chapter"]):
         slug = entry["slug"]
         days = {id: _day("passed", id) for id, texts in exercises.items() if texts.folder.name == slug}
         if days:  # an appendix has no exercises

@@ -57,6 +57,10 @@ def test_a_page_leads_somewhere(path):
     assert lost == []
 
 
+def test_the_page_for_teachers_is_short():
+    assert len((ROOT / "docs/teaching.md").read_text("utf-8").split()) <= 900
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_each_module_has_a_docstring(name):
     assert (import_module(name).__doc__ or "").strip()

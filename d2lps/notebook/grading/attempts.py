@@ -107,7 +107,7 @@ def solution(id: str) -> Source:
     Raises
     ------
     ExerciseError
-        If there is no such exercise, or no course beside the package.
+        If there is no such exercise, no course beside the package, or no solution in this edition.
 
     Examples
     --------

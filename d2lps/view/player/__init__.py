@@ -15,6 +15,7 @@ from d2lps.messages import language, named, only, text
 from d2lps.schedule import Schedule
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, lanes, legend, require_trace
+from d2lps.view.drawing.described import told
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.still import breadth, stacked, still
@@ -102,14 +103,17 @@ def stills(page: dict, scenes: "Sequence[Scene] | Sequence[Lanes]") -> list[str]
     """Return the picture of each run of a page; the :func:`sheet` has their legend and common words."""
     part = BESIDE if scenes[1:] else ALONE
     return [
-        still(
-            scene,
-            run["name"],
-            explained=(),
-            heading=run["where"],
-            beside=() if page["zoom"] else scenes,
-            part="still",
-            style=f"--d2-printed:{round(part * breadth(scene))}px",
+        told(
+            still(
+                scene,
+                run["name"],
+                explained=(),
+                heading=run["where"],
+                beside=() if page["zoom"] else scenes,
+                part="still",
+                style=f"--d2-printed:{round(part * breadth(scene))}px",
+            ),
+            run["described"],
         )
         for scene, run in zip(scenes, page["runs"], strict=True)
     ]

@@ -478,7 +478,7 @@ export function play(el, data) {
   else if (runs.length > 1) controls.append(make("div", { class: "d2-standings", "aria-hidden": "true" }, ...parts.map((part) => part.standing)));
   // JupyterLab has shortcuts on keys without Ctrl; this attribute turns them off here.
   const look = { class: `d2lps d2-player${runs.length > 1 && !data.zoom ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
-    "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
+    "aria-description": [...runs.map((run) => run.described), words.keys].join(" "), "data-lm-suppress-shortcuts": "true" };
   // As many pictures side by side as are legible.
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))}`;
   const entries = data.legend.map(([mark, sentence]) => {

@@ -102,6 +102,29 @@ CUT = """all => all.filter(e => !e.closest("svg svg, math, .d2-player") && e.off
   .map(e => e.outerHTML.slice(0, 200))"""
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_run_and_plot_has_a_description_of_its_own(site, language):
+    """The runs of a race each have one; a plot has the numbers of its picture below it."""
+    for path in sorted((site / language).glob("[0-9a]*-*.html")):
+        text = path.read_text("utf-8")
+        said = re.findall(r"<desc>(.*?)</desc>", text)
+        assert all(said) and len(said) == len(set(said)), path.name
+        assert len(said) >= len(re.findall(r'class="d2lps d2-sheet"', text)) + text.count('class="d2lps d2lps-plot"')
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_without_scripts_no_page_asks_to_play_or_for_a_guess(chromium, site, language):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    asked = {"en": "Press play", "vi": "bấm “Phát”", "zh": "播放按钮"}[language]
+    guess = sentences(language)["predict.none"]
+    for slug in ("00-in-15-minutes", "01-data-parallelism", "02-ring", "03-many-machines"):
+        page.goto((site / language / f"{slug}.html").as_uri())
+        text = page.locator("main").inner_text()
+        assert asked not in text and "播放键" not in text and guess not in text, slug
+    context.close()
+
+
 def test_sizes(site):
     """Check the size of pages: no page is large, and the code of the players is there once."""
     static = {path.name: path.stat().st_size for path in (site / "_static").iterdir()}
