@@ -200,6 +200,7 @@ class Lanes:
             parts.append(tag("g", "".join(inside), class_="d2-node"))
         parts.append(tag("g", "", class_="d2-tiles"))
         view = f"-1 0 {fine(GAUGE + 2)} {fine(self.height)}"
+        place |= {"visibility": "hidden"} if self.peak == 1 else {}  # in no run anything is held
         return tag("svg", "".join(parts), class_="d2-scene d2-gauges", viewBox=view, overflow="visible", **place)
 
     def long(self, size: float) -> float:
