@@ -11,7 +11,7 @@ from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.speed import GPUS, Gpu, step, worst
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer, known, require_count, require_divides
-from d2lps.units import meant_size, show_seconds, show_size
+from d2lps.units import meant_size, show_number, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
 FREE = 0.1  # part of the memory that stays for buffers of libraries and for gaps, which the ledger does not include
@@ -76,7 +76,7 @@ class Choice(NamedTuple):
         models = {each: name for name, each in MODELS.items()}
         gpus = {each.peak: name for name, each in GPUS.items()}  # their memory may be another one
         chosen = [
-            [text("table.model"), models.get(self.model, f"{self.model.parameters / 1e9:.3g} · 10⁹")],
+            [text("table.model"), models.get(self.model, f"{show_number(self.model.parameters / 1e9, 3)} · 10⁹")],
             [
                 text("table.gpus"),
                 f"{self.layout.gpus} × {gpus.get(self.gpu.peak, f'{self.gpu.peak / 1e12:.0f} TFLOP/s')}",
