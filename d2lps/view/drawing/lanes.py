@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from d2lps.messages import text
+from d2lps.messages import named, text
 from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
-from d2lps.units import show_seconds, show_size
+from d2lps.units import show_number, show_seconds, show_size
 from d2lps.view.drawing.boxes import spoken
 from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
@@ -225,14 +225,15 @@ class Lanes:
 
 def source(trace: Trace) -> list[str]:
     """Return the origin of a trace, cut to fit into a heading, and its topology, in the language in force."""
-    origin = [text("draw.measured"), short(trace.origin, 400)] if trace.measured else [text(f"draw.{trace.origin}")]
+    measured = [text("draw.measured"), short(named(trace.origin.removeprefix("dist_")), 400)]
+    origin = measured if trace.measured else [text(f"draw.{trace.origin}")]
     return origin + [spoken(trace.topology)] * (trace.topology.name != "pairs")
 
 
 def _of(size: float, limit: float) -> str:
     """Return bytes and their limit, with their unit once if it is the same."""
     (number, unit), whole = show_size(size).split(" "), show_size(limit)
-    return f"{float(number):.3g}/{whole}" if whole.split(" ")[1] == unit else f"{number} {unit}/{whole}"
+    return f"{show_number(float(number), 3)}/{whole}" if whole.split(" ")[1] == unit else f"{number} {unit}/{whole}"
 
 
 def _hues(schedule: Schedule) -> dict[object, int]:
