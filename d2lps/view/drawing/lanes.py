@@ -254,8 +254,6 @@ def _meaning(schedule: Schedule) -> str:
 def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
     """Return everything that is drawn in the lanes."""
     schedule, rows = trace.plan, {node: i for i, node in enumerate(trace.plan.nodes)}
-    homes = {(task.node, task.of) for task in schedule.tasks}
-    several = len(homes) > len({node for node, _ in homes})  # stages on a device: labels have their numbers
     makers = {name: task for task in schedule.tasks for name, _ in made_by(task)}
     blocks = []
     for event in trace.events:
@@ -264,8 +262,7 @@ def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
         name = "U" if event.kind == "update" else task.name if task else ""
         hue = hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
         if isinstance(act, Task):
-            label = act.label if several or act.batch is None else f"{act.name}{act.batch}"
-            title = str(act)
+            label, title = schedule.labels[act], str(act)
         elif event.kind == "update":
             label, title = "U", f"{event.src} U {event.key}"
         else:
