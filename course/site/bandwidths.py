@@ -4,8 +4,7 @@ import html
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-
-import ipywidgets
+from types import SimpleNamespace
 
 from d2lps import (
     Plan,
@@ -170,12 +169,12 @@ def own(kind: str, gpus: int) -> dict[str, list[tuple[float, float]]]:
 def fields() -> str:
     """Return fields for a reader's own GPUs and size, and the predictions for all their positions."""
 
-    def field(says: str, options: dict[str, object], now: object) -> ipywidgets.SelectionSlider:
-        return ipywidgets.SelectionSlider(options=[*options.items()], value=now, description=says)
+    def field(says: str, options: dict[str, object], at: int) -> SimpleNamespace:
+        return SimpleNamespace(description=says, options=[*options.items()], index=at)
 
     controls = {
-        "kind": field("GPU", {kind: kind for kind in KINDS}, "H100"),
-        "gpus": field(text("table.gpus"), {str(count): count for count in COUNTS}, 8),
+        "kind": field("GPU", {kind: kind for kind in KINDS}, 1),
+        "gpus": field(text("table.gpus"), {str(count): count for count in COUNTS}, COUNTS.index(8)),
         "at": field(text("table.size"), {show_size(size): i for i, size in enumerate(SIZES)}, 2),
     }
 
