@@ -103,7 +103,7 @@ def seconds(random, rank):
 waiting = simulate.synchronous(workers=3, steps=4, seconds=seconds)
 hurrying = simulate.asynchronous(workers=3, steps=12, seconds=seconds)
 print(f"{waiting.idle:.0%}", max(hurrying.staleness))
-watch(waiting.lanes(), hurrying.lanes(), names=["sync", "async"])
+watch(waiting.lanes(0), hurrying.lanes(0), names=["sync", "async"])
 
 # %% doomed
 def doomed(store):
@@ -130,7 +130,7 @@ draw(trace, at=trace.duration / 2)
 # %% pipeline
 from d2lps.schedule import one_f_one_b, pipeline
 
-trace = cost.shared(pipeline(one_f_one_b(3, 5)))
+trace = cost.shared(pipeline(one_f_one_b(3, 5), saved=0))
 print(f"{trace.bubble():.0%}")
 draw(trace)
 
