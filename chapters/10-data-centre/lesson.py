@@ -315,14 +315,14 @@ race(rail_wise(many))
 # %% race-halving
 start = time.perf_counter()
 race(rail_wise(many[:1024], halving_doubling))
-entrants = ["ring", "rail_wise", "rail_wise, halving"]
+entrants = ["ring", "rail_wise", "rail-halving"]
 guess.reveal(dict(zip(entrants[:2], raced)))
 
 # %% race-all-to-all
 start = time.perf_counter()
 race(all_to_all(turned(many)), "10240 GB")
 race(all_to_all(turned(many), few_steps=True), "10240 GB")
-entrants += ["all_to_all", "all_to_all, few_steps"]
+entrants += ["all_to_all", "few-steps"]
 
 # %% race-table
 rows = [[name, len(trace.plan.nodes), trace.steps, trace, str(bandwidth(trace).busbw)]
