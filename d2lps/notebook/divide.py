@@ -158,13 +158,11 @@ class Division(ipywidgets.VBox):
             words(text("divide.step", time=show_seconds(sum(parts.values()))), x, 118, "name", "ink", "start"),
         ]
         for i, (name, seconds) in enumerate(parts.items()):
-            long, looks = WIDE * seconds / longest, worker(0) if name == "computing" else worker(1)
-            drawn.append(tag("path", d=rect(x, 126, long, HIGH), **(area("well") if name == "bubble" else looks)))
-            mark = LEFT + i * 165
-            drawn.append(tag("path", d=rect(mark, 194, 14, 14), **(area("well") if name == "bubble" else looks)))
-            if name == "bubble":
-                drawn.append(tag("path", d=hatch(x, 126, long, HIGH), **stroke("line", 1)))
-                drawn.append(tag("path", d=hatch(mark, 194, 14, 14), **stroke("line", 1)))
+            long, mark, idle = WIDE * seconds / longest, LEFT + i * 165, name == "bubble"
+            look = area("well") if idle else worker(int(name != "computing"))
+            for place in ((x, 126, long, HIGH), (mark, 194, 14, 14)):
+                drawn.append(tag("path", d=rect(*place), **look))
+                drawn += [tag("path", d=hatch(*place), **stroke("line", 1))] * idle
             label = text(f"divide.{name}", time=show_seconds(seconds))
             drawn.append(words(label, mark + 20, 206, "note", "ink", "start"))
             x += long
