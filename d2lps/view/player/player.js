@@ -9,7 +9,6 @@ const GLIDE = 0.45; // seconds of a step by hand
 const LEAST_TEXT = 9.2; // pixels of the smallest words
 const CROWD = 8; // nodes of a race that is shown without details
 const NEAR = 30; // pixels between the play-head and the edge of lanes that move with it
-const SLOWER = 4; // the shortest lanes keep their width if the longest run takes up to so many times as long
 const KEY = 14; // units of the largest name of a key
 const ICONS = {
   restart: "M3 3h2v12H3zM15 3v12L6 9z",
@@ -500,7 +499,7 @@ export function play(el, data) {
   const look = { class: `d2lps d2-player${runs.length > 1 && !data.zoom ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
   // As many pictures side by side as are legible.
-  const ratio = data.zoom || !shortest ? 1 : Math.min(SLOWER, longest / shortest);
+  const ratio = data.zoom || !shortest ? 1 : Math.min(4, longest / shortest); // more would take too much space
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))};--d2-ratio:${ratio}`;
   const entries = data.legend.map(([mark, sentence]) => {
     const icon = make("svg", { viewBox: "0 0 26 16", "aria-hidden": "true" });
