@@ -137,7 +137,7 @@ def test_no_number_is_written_as_programs_do(executed, chapter, language):
 def test_the_numbers_of_chapter_00(executed, language):
     """Its prose says them, as its readers finish it with these numbers in mind."""
     book = executed("00-in-15-minutes", language)
-    assert re.fullmatch(r"9930 0\.07\d .·10⁻[78]", shown(book, "halves").splitlines()[0])
+    assert re.fullmatch(r"9930 0\.07\d .·10⁻[⁷⁸]", shown(book, "halves").splitlines()[0])
     raced = repr(opening("00"))
     assert raced == "<explore: GPU 0 96 ms, shards 32 ms, ring 24 ms>"
     assert re.findall(r"\d+ ms", shown(book, "race")) == re.findall(r"\d+ ms", raced)
