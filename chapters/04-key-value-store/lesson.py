@@ -352,7 +352,7 @@ d2l.plot(list(range(steps + 1)), losses, "step", "loss", **style)
 
 # %% curves-seconds
 seconds = [seconds for seconds, *_ in curves.values()]
-d2l.plot(seconds, losses, "s", "loss", **style)
+d2l.plot(seconds, losses, "time (s)", "loss", **style)
 
 # %% guess-ahead
 lead = d2lps.predict("ahead", {"s = 0": "", "s = 1": "", "s = 2": ""})

@@ -6,6 +6,9 @@ d2lps.speak("en")
 # %% opening
 d2lps.opening("13")
 
+# %% divide
+d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
+
 # %% imports
 import json
 import re
@@ -188,9 +191,6 @@ for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
 causes = ["matrix-work", "by-matrices", "by-stages", "bubble", "by-replicas"]
 table("division", "zero-stage", "kept-by-gpu", *causes, "in-all",
       rows=rows).bars(*causes, label=3, end="in-all")
-
-# %% divide
-d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
 
 # %% best-of-64
 best = parallelize("gpt-39.1b", gpus=64, batch=16, precision="mixed")

@@ -224,9 +224,8 @@ class Site:
     def bandwidths(self) -> Page:
         """Return the bus bandwidths of topologies, predicted and published."""
         title, lead = self.say("bandwidths"), self.say("bandwidths-lead")
-        return Page(
-            BANDWIDTHS, title, bandwidths.page(self.language), entries=[search.Entry(title, title, BANDWIDTHS, lead)]
-        )
+        body, entries = outputs.lean(bandwidths.page(self.language)), [search.Entry(title, title, BANDWIDTHS, lead)]
+        return Page(BANDWIDTHS, title, body, entries=entries, scripts=(*PLAYS, "../_static/ask.js"))
 
     def cheat_sheet(self) -> Page:
         """Return the notation, the costs and the frameworks on one page."""

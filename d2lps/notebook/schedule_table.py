@@ -4,9 +4,9 @@
 >>> table
 <ScheduleTable: 2 devices, 8 tasks>
 >>> print(table.schedule)
-slot   0    1    2    3    4    5
-gpu0   F0.0 F0.1      B0.0      B0.1
-gpu1        F1.0 B1.0 F1.1 B1.1
+slot   0  1  2  3  4  5
+gpu0   F0 F1    B0    B1
+gpu1      F0 B0 F1 B1
 
 Without a kernel, on a page of the site, the same module judges the same table: ``schedule_table.js`` has the law of
 :mod:`d2lps.schedule.pipelines` for tasks of one slot each, and a test compares the two.

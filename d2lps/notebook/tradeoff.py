@@ -16,7 +16,7 @@ from d2lps.messages import html_language, text
 from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import Offer, page
 from d2lps.scaling.job import Job
-from d2lps.units import show_seconds
+from d2lps.units import show_number, show_seconds
 from d2lps.view.drawing.svg import area, fine, sheet, stroke, tag, words, worker
 from d2lps.view.player import has_front_end, without_view
 from d2lps.view.tables import SCROLLS
@@ -161,7 +161,7 @@ class Tradeoff(ipywidgets.VBox):
         turned = f"rotate(-90 16 {TOP + HIGH / 2})"
         parts.append(words(text("tradeoff.y"), 16, TOP + HIGH / 2, "note", "ink", transform=turned))
         parts += self._legend()
-        title = text("tradeoff.title", steps=f"{x:.3g}", examples=f"{y:.3g}")
+        title = text("tradeoff.title", steps=show_number(x, 3), examples=show_number(y, 3))
         return sheet(
             LEFT + WIDE + 14, TOP + HIGH + 44, title, *parts, style="min-width:460px;max-width:100%;height:auto"
         )
@@ -232,4 +232,4 @@ def _count(number: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.4g} h" if seconds >= 600 else show_seconds(seconds)
+    return f"{show_number(seconds / 3600)} h" if seconds >= 600 else show_seconds(seconds)

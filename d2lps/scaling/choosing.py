@@ -13,7 +13,7 @@ from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.models import MODELS, known
 from d2lps.scaling.speed import GPUS, Gpu, bisect, spread, step
 from d2lps.scaling.transformer import ScalingError, Transformer, require_count, require_divides
-from d2lps.units import bandwidth, meant_size, show_seconds, show_size
+from d2lps.units import bandwidth, meant_size, show_number, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
 FREE = 0.1  # part of the memory that stays for buffers of libraries and for gaps, which the ledger does not include
@@ -105,7 +105,7 @@ class Choice(NamedTuple):
         own = {"memory": self.gpu.memory, "outside": self.gpu.outside}
         gpus = {each._replace(**own): name for name, each in GPUS.items()}
         chosen = [
-            [text("table.model"), models.get(self.model, f"{self.model.parameters / 1e9:.3g} · 10⁹")],
+            [text("table.model"), models.get(self.model, f"{show_number(self.model.parameters / 1e9, 3)} · 10⁹")],
             [text("table.gpus"), f"{self.layout.gpus} × {gpus.get(self.gpu, f'{self.gpu.peak / 1e12:.0f} TFLOP/s')}"],
             [text("scaling.field.sequences"), f"{self.layout.sequences} × {self.model.context}"],
         ]

@@ -119,7 +119,7 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
 
     References
     ----------
-    Rajbhandari et al., "ZeRO", SC 2020, figure 1, has the same four sums for 7.5e9 parameters on 64 GPUs.
+    Rajbhandari et al., "ZeRO", SC 2020, figure 1, has the same four sums for 7.5 billion parameters on 64 GPUs.
     """
     if precision not in PRECISION:
         raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))

@@ -2,9 +2,9 @@
 
 >>> from d2lps.schedule import one_f_one_b, pipeline
 >>> print(pipeline(one_f_one_b(stages=2, micro=3)))
-slot   0    1    2    3    4    5    6    7
-gpu0   F0.0 F0.1      B0.0 F0.2 B0.1      B0.2
-gpu1        F1.0 B1.0 F1.1 B1.1 F1.2 B1.2
+slot   0  1  2  3  4  5  6  7
+gpu0   F0 F1    B0 F2 B1    B2
+gpu1      F0 B0 F1 B1 F2 B2
 
 A cell is (kind, micro-batch), or (kind, micro-batch, stage) if a device has several stages. F is a forward pass, B a
 backward pass; zero-bubble schedules cut B into I, the gradient of the input, which the stage before waits for, and W,

@@ -9,9 +9,9 @@
 ...      Task("gpu1", "F", "1", 0, ("y",), ("loss",))],
 ...     holds=[("gpu0", "x")],
 ... ))
-slot   0    1
-gpu0   F0.0
-gpu1        F1.0
+slot   0  1
+gpu0   F0
+gpu1      F0
 
 **What a schedule means.** The list is an order in which one machine could do everything; the program of a node is the
 list restricted to it. So no schedule waits for ever: the first act that is not done can always go on. A node computes
@@ -22,6 +22,7 @@ acts do to values; ``cost.shared`` says when they happen.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -224,6 +225,13 @@ class Schedule:
                 ready |= {(node, name): end for node in act.plan.nodes for name in act.results(node)}
         return slots
 
+    @cached_property
+    def labels(self) -> dict[Task, str]:
+        """The label of each task in the row of its node: with the stage if a node has several, or no micro-batches."""
+        homes = {(task.node, task.of) for task in self.tasks}
+        several = len(homes) > len({node for node, _ in homes})
+        return {t: t.label if several or t.batch is None else f"{t.name}{t.batch}" for t in self.tasks}
+
     def __str__(self) -> str:
         """The table: a line per node, a column per slot of :meth:`slots`."""
         slots = self.slots()
@@ -235,7 +243,7 @@ class Schedule:
             return "\n".join(self.nodes)
         first = max(columns_of(head) for head in (corner, *self.nodes))
         rows = {corner: [str(i) for i in range(len(slots))]}
-        rows |= {node: [slot[node].label if node in slot else "" for slot in slots] for node in self.nodes}
+        rows |= {node: [self.labels[slot[node]] if node in slot else "" for slot in slots] for node in self.nodes}
         widths = [max(map(len, cells)) for cells in zip(*rows.values(), strict=True)]
         lines = []
         for head, cells in rows.items():

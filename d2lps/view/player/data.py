@@ -94,7 +94,7 @@ def _finish(run: dict, order: Sequence[dict]) -> str:
 def _ratio(slow: dict, fast: dict) -> str:
     """Return the ratio of two durations; empty if they are nearly equal, or 0."""
     ratio = slow["duration"] / fast["duration"] if fast["duration"] else 1.0
-    return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 100 else str(round(ratio))
+    return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 99.5 else str(round(ratio))
 
 
 def _unit(peak: float) -> tuple[str, float]:
