@@ -58,6 +58,7 @@ class Row:
     hints_from: str = ""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    look: list[str] = field(default_factory=list)  # notes for the teacher alone
 
 
 class Nurseries:
@@ -66,7 +67,8 @@ class Nurseries:
     def __init__(self, language: str, limits: Limits, secret: list[Path]):
         secret = [path.resolve() for path in (CHAPTERS, *secret)]
         paths = [str(path) for path in sandbox.readable(secret)]
-        settings = {"language": language, "paths": paths, "memory": limits.memory, "seconds": limits.seconds}
+        self.language = language  # of the next answer's process
+        settings = {"paths": paths, "memory": limits.memory, "seconds": limits.seconds}
         path = os.pathsep.join([*(str(package.parent) for package in sandbox.PACKAGES), *filter(None, sys.path)])
         self._both = []
         for seed in random.SystemRandom().sample(range(1, 1 << 32), 2):
@@ -88,7 +90,7 @@ class Nurseries:
         """Return a line to a new process, and a socket that ends the process when it is closed. Raises OSError."""
         end, far_end = socket.socketpair()
         life, watched = socket.socketpair()
-        socket.send_fds(self._both[which][1], [b"."], [far_end.fileno(), watched.fileno()])
+        socket.send_fds(self._both[which][1], [self.language.encode()], [far_end.fileno(), watched.fileno()])
         far_end.close(), watched.close()
         return Line(end, quiet), life
 
@@ -156,7 +158,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
         )
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
         for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
-            trial = replace(row, notes=[*row.notes], seconds=0.0)
+            trial = replace(row, notes=[*row.notes], look=[], seconds=0.0)
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
             trial.seconds += row.seconds
