@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from course.classes import notebooks, sandbox, slices
+from course.classes import alike, notebooks, sandbox, slices
 from course.classes.answers import Answers, Far
 from course.classes.line import Gone, Line
 from course.classes.notebooks import Notebook
@@ -59,6 +60,7 @@ class Row:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     look: list[str] = field(default_factory=list)  # notes for the teacher alone
+    same: str = ""  # that of equal answers is equal
 
 
 class Nurseries:
@@ -195,6 +197,9 @@ def _judge_one(
         row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
         row.hint = text("grade.mistake.no-function")
         return
+    with suppress(RecursionError):
+        key, row.same = alike.marks(texts, answer, notebook_cells, lesson, notebook_cells.index(cell))
+        row.look = [text(f"grade.note.{key}")] if key else []
     row.notes += [text("grade.note.command", command=command) for command in slices.not_run(cells)]
     running, gone = Running(nurseries, cells, answer, limits), None
     try:

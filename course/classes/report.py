@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -159,6 +159,12 @@ def report(language: str, folder: str, results: list[dict], points: dict[str, fl
     """Make the report from the results of the notebooks; by default each required exercise has one point."""
     exercises, results = all_texts(), unmarked(results, language)
     rows = [row | {"optional": exercises[row["exercise"]].optional} for result in results for row in result["rows"]]
+    equal = defaultdict(set)
+    for row in rows:
+        equal[row["exercise"], row["same"]].add(row["learner"])
+    for row in rows:
+        others = equal[row["exercise"], row["same"]] - {row["learner"]} if row["same"] else ()
+        row["look"] += [text("grade.note.alike", learners=", ".join(sorted(others)))] if others else []
     missing = sorted({name for result in results for name in result["missing"]})
     day, books = datetime.now().isoformat(" ", "minutes"), [result["book"] for result in results]
     if points is None:
