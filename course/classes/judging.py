@@ -16,6 +16,7 @@ from course.classes import alike, notebooks, sandbox, slices
 from course.classes.answers import Answers, Far
 from course.classes.line import Gone, Line
 from course.classes.notebooks import Notebook
+from course.classes.watch import MOST
 from d2lps.messages import text
 from d2lps.notebook.grading import attempts
 from d2lps.notebook.grading.course import CHAPTERS, Texts, all_texts
@@ -113,6 +114,7 @@ class Running:
         self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
         self.missing: list[str] = []
         self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
+        self.attempts: list[tuple[str, str]] = []
         self.seconds, self.overtime = 0.0, False  # processor seconds; known after the end
         self._open: list[tuple[Line, socket.socket]] = []
 
@@ -145,7 +147,7 @@ class Running:
         _, _, missing, _ = line.wait(0)
         self.missing = [str(name) for name in missing]
         answers = Answers(line, lambda: self.start(1))
-        answers.refused = self.refused
+        answers.refused, answers.attempts = self.refused, self.attempts
         answers.answer = answers.ask("load", self.cells, self.expression)
         return answers
 
@@ -214,6 +216,8 @@ def _judge_one(
         row.mistake, row.sentence, row.hint = verdict.mistake or "", verdict.sentence, verdict.hint
     if row.state != SOLVED and running.refused:
         gone = _refused(row, running.refused[-1], gone)
+    tried = [text(f"grade.note.refused-{kind}", name=name) for kind, name in dict.fromkeys(running.attempts[:MOST])]
+    row.notes += [note for note in tried if note not in row.notes]
     if gone:
         row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
         values = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}

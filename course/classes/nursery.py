@@ -21,6 +21,7 @@ import d2lps
 from course.classes import sandbox, walls
 from course.classes.inside import Inside
 from course.classes.line import Line
+from course.classes.watch import watch
 
 
 def main() -> None:
@@ -88,7 +89,7 @@ def _run_answer(end: int, language: str, settings: dict, namespaces: set[str]) -
         missing = sandbox.shut_in(paths, namespaces, settings["memory"], settings["seconds"])
         line = Line(socket.socket(fileno=line_end))
         line.say(["return", 0, missing, []])
-        Inside(line).serve()
+        Inside(line, watch([*paths, *map(Path, sandbox.DEVICES)])).serve()
     finally:
         os._exit(0)
 
