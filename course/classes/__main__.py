@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         roster = options.roster and gradebook.Roster.read(options.roster)
         with tempfile.TemporaryDirectory() as unpacked:
             sorter = handed_in.Sorter(Path(unpacked), options.names, options.due)
-            tasks = handed_in.of_one(options.folder, sorter) if alone else handed_in.find(options.folder, out, sorter)
+            tasks = handed_in.find(options.folder, out, sorter, alone)
             if not any(task.name for task in tasks) and not alone:
                 return _refused(text("grade.empty", folder=options.folder))
             out.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,8 @@ def main(arguments: list[str]) -> int:
         if alone:
             files = {"results.json": only(own, lambda: gradebook.as_results(class_report))}
         else:
-            files = class_report.files() | {"gradebook.csv": gradebook.as_csv(class_report, roster)}
+            files = {"class.csv": class_report.as_csv(), "class.json": class_report.as_json()}
+            files |= {"class.html": class_report.as_page(), "gradebook.csv": gradebook.as_csv(class_report, roster)}
             files |= report.feedbacks(language(), folder, results, points)
         report.write(out, files)
     except (ExerciseError, gradebook.GradebookError) as error:
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--exercises", metavar="A=2,B=3", help="points (default: 1 for each required exercise)")
     parser.add_argument("--names", type=_names, metavar="REGEX", help="finds (?P<name>…) and (?P<id>…) in a path")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="the learners of the gradebook, with its columns")
-    parser.add_argument("--due", type=_time, metavar="TIME", help="2026-12-01T23:59: later files are noted as late")
+    parser.add_argument("--due", type=datetime.fromisoformat, metavar="TIME", help="such as 2026-12-01T23:59")
     return parser
 
 
@@ -99,13 +100,6 @@ def _names(argument: str) -> re.Pattern:
     if not {"name", "id"} & pattern.groupindex.keys():
         raise argparse.ArgumentTypeError(f"{argument!r} has neither (?P<name>…) nor (?P<id>…)")
     return pattern
-
-
-def _time(argument: str) -> datetime:
-    try:
-        return datetime.fromisoformat(argument)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{argument!r} is not a time such as 2026-12-01T23:59") from None
 
 
 def _positive(argument: str) -> int:

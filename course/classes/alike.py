@@ -23,10 +23,7 @@ def own(names: Iterable[str], cells: Sequence[Cell], lesson: Sequence[Cell], at:
 
 
 def marks(texts: Texts, name: str, cells: Sequence[Cell], lesson: Sequence[Cell], at: int) -> tuple[str, str]:
-    """Return the key of a note on the answer ``name`` in cell number ``at``, and a text that only equal answers share.
-
-    Either may be empty; a short answer has neither.
-    """
+    """Return the key of a note on an answer, or "", and a text that only equal answers share, or "" for a short one."""
     statements = own(slices.used_in(name), cells, lesson, at)
     if _only_calls(statements, name):
         return "only-calls", ""
@@ -64,8 +61,8 @@ def _said(body: list[ast.stmt]) -> list[ast.stmt]:
     return [one for one in body if one not in texts and not isinstance(one, ast.Import | ast.ImportFrom)]
 
 
-def _size(statements: list[ast.stmt]) -> int:
-    return sum(isinstance(node, ast.expr | ast.stmt) for one in statements for node in ast.walk(one))
+def _size(code: list[ast.stmt]) -> int:
+    return sum(isinstance(node, ast.expr | ast.stmt) for one in code for node in ast.walk(one))
 
 
 def _without_names(statements: list[ast.stmt]) -> str:

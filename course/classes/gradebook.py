@@ -89,13 +89,11 @@ def _forms(name: str) -> set[str]:
 def as_csv(report, roster: Roster | None = None) -> str:
     """Return a line for each learner: the roster's columns, the points for each exercise, their sum, and days late.
 
-    An exercise is empty if no notebook with its chapter was handed in, and so is the sum of nothing. Learners who are
-    not in the roster follow those who are.
+    An exercise is empty if its chapter was not handed in. Learners who are not in the roster follow those who are.
     """
     roster = roster or Roster()
-    summaries, people = report.learners, [[] for _ in roster.rows]
-    rows = [*roster.rows]
-    for learner, summary in summaries.items():
+    rows, people = [*roster.rows], [[] for _ in roster.rows]
+    for learner, summary in report.learners.items():
         number = roster.of(learner, summary["id"])
         if number is None:
             known = {roster.columns[0]: learner, "ID": summary["id"]}

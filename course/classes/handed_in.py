@@ -1,7 +1,6 @@
 """The files of a class: which learner handed in what, and when. They are read, never changed.
 
-A learner is a folder, a notebook or a zip directly in the folder of the class. Names that Canvas and Moodle give to
-downloaded files and folders are taken apart, so that all files of one person belong to one learner.
+A learner is an entry in the folder of the class; what Canvas or Moodle has named after one person belongs together.
 """
 
 import math
@@ -63,8 +62,6 @@ class Sorter:
 
         >>> Sorter(Path()).who("nguyenlan_LATE_4711_8801_ring-1.ipynb")
         ('nguyenlan', '4711', True)
-        >>> Sorter(Path()).who("Lan Nguyen_123_assignsubmission_file/a.ipynb"), Sorter(Path()).who("mei/a.ipynb")
-        (('Lan Nguyen', '123', False), ('mei', '', False))
         """
         for pattern in (self.names, CANVAS, MOODLE):
             if pattern and (match := pattern.fullmatch(path)):
@@ -80,17 +77,18 @@ class Sorter:
         return max(days, int(marked))
 
 
-def find(folder: Path, out: Path | None, sorter: Sorter) -> list[Task]:
+def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) -> list[Task]:
     """Return the notebooks of all learners below a folder, sorted by path, and notes on other files.
 
-    Names with a leading dot and the folder ``out`` are left out. Equal names of learners are equally encoded (NFC), and
-    names that are not UTF-8 have replacement signs; two ids with one name stay two learners. Raises OSError if the
-    folder cannot be listed.
+    ``alone`` means that the folder belongs to one learner. Names with a leading dot and the folder ``out`` are left
+    out. Names that are not UTF-8 have replacement signs; two ids with one name stay two learners. Raises OSError.
     """
+    if alone:
+        return _files(folder, folder, folder.name, "", sorter)
     if folder.is_file():
         folder, entries = folder.parent, [folder]
     else:
-        entries = [entry for entry in sorted(folder.iterdir()) if not (out and entry.resolve() == out.resolve())]
+        entries = [entry for entry in sorted(folder.iterdir()) if not (out and within(entry, out))]
     tasks = [task for entry in entries if entry.name[0] != "." for task in _tasks(entry, folder, sorter)]
     if others := [task.path.name for task in tasks if not task.learner]:
         tasks = [*(task for task in tasks if task.learner), Task("", folder, note=_beside(others))]
@@ -102,11 +100,6 @@ def find(folder: Path, out: Path | None, sorter: Sorter) -> list[Task]:
         learner += f" ({task.id})" if task.id and count[learner] > 1 else ""
         tasks[number] = replace(task, learner=learner, name=shown[task.name])
     return tasks
-
-
-def of_one(folder: Path, sorter: Sorter) -> list[Task]:
-    """Return the notebooks of a folder that belongs to one learner, as Gradescope gives it to a program."""
-    return [*_files(folder, folder, folder.name, "", sorter)]
 
 
 def _tasks(entry: Path, folder: Path, sorter: Sorter) -> Iterator[Task]:
@@ -124,39 +117,38 @@ def _tasks(entry: Path, folder: Path, sorter: Sorter) -> Iterator[Task]:
         yield Task("", entry)
 
 
-def _files(entry: Path, folder: Path, name: str, id: str, sorter: Sorter) -> Iterator[Task]:
-    """Yield the notebooks of a learner's folder or zip, then a note on other files in it."""
-    found, others = 0, []
+def _files(entry: Path, folder: Path, name: str, id: str, sorter: Sorter) -> list[Task]:
+    """Return the notebooks of a learner's folder or zip, and a note on other files in it."""
+    tasks, others = [], []
     for path in [*_below(entry)] if entry.is_dir() else [entry]:
         shown = str(path.relative_to(folder))
         name, id, marked = sorter.who(shown) if sorter.names else (name, id, sorter.who(entry.name)[2])
-        late = sorter.late(path, marked)
-        if not path.resolve().is_relative_to(entry.resolve()):
-            yield Task(name, path, id=id, note=Note("link", {"file": printable(str(path.relative_to(folder)))}))
-            found += 1
+        task = Task(name, path, entry, shown, id, sorter.late(path, marked))
+        if not within(path, entry):
+            tasks.append(replace(task, name="", note=Note("link", {"file": printable(shown)})))
         elif path.suffix == ".zip":
             place = sorter.unpacked / str(len([*sorter.unpacked.iterdir()]))
             note = _unpack(path, place)
-            if note:
-                yield Task(name, path, id=id, note=note)
-                found += 1
-                continue
-            for inner in _below(place):
+            tasks += [replace(task, name="", note=note)] if note else []
+            for inner in () if note else _below(place):
                 inside = f"{shown}/{inner.relative_to(place)}"
                 if inner.suffix == SUFFIX:
-                    yield Task(name, inner, place, inside, id, late)
-                    found += 1
+                    tasks.append(replace(task, path=inner, home=place, name=inside))
                 else:
                     others.append(inside)
         elif path.suffix == SUFFIX:
-            yield Task(name, path, entry, shown, id, late)
-            found += 1
+            tasks.append(task)
         else:
             others.append(str(path.relative_to(entry)))
-    if others:
-        yield Task(name, entry, entry, "", id, note=_beside(others, "beside" if found else "no-notebooks"))
-    elif not found:
-        yield Task(name, entry, entry, "", id, note=Note("empty"))
+    if others or not tasks:
+        note = _beside(others, "beside" if tasks else "no-notebooks") if others else Note("empty")
+        tasks.append(Task(name, entry, entry, "", id, note=note))
+    return tasks
+
+
+def within(path: Path, home: Path) -> bool:
+    """Return whether a path is in a folder, or is the folder, once all links are followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(home))
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -176,17 +168,13 @@ def _unpack(path: Path, place: Path) -> Note | None:
     """Unpack the files of a zip into a new folder; return a note if that cannot be done."""
     place.mkdir()
     try:
-        if not path.is_file():
-            raise OSError("no file")
-        with zipfile.ZipFile(path) as file:
-            infos = file.infolist()
-            size = sum(info.file_size for info in infos)
-            if len(infos) > MOST or size > LARGEST:
+        with zipfile.ZipFile(path if path.is_file() else "") as file:
+            size = sum(info.file_size for info in file.infolist())
+            if len(file.infolist()) > MOST or size > LARGEST:
                 return Note("huge", {"size": f"{size >> 20} MiB"})
             file.extractall(place)
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError):
         return Note("zip", {"file": printable(path.name)})
-    return None
 
 
 def printable(name: str) -> str:

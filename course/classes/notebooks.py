@@ -9,7 +9,7 @@ from pathlib import Path
 
 from course.book.lesson import SPEAK, read_cells
 from course.classes import sandbox, slices
-from course.classes.handed_in import LARGEST, Note, Task
+from course.classes.handed_in import LARGEST, Note, Task, within
 from course.classes.slices import Cell
 from d2lps.notebook.grading.course import Texts, all_texts
 from d2lps.notebook.kept import NAME
@@ -212,7 +212,7 @@ def hints(id: str, places: list[Path], outputs: list[list]) -> tuple[int | None,
     for folder in places:
         try:
             file = folder / NAME / f"hints-{id}.json"
-            if not file.resolve().is_relative_to(places[-1].resolve()):
+            if not within(file, places[-1]):
                 continue
             counts = json.loads(file.read_text("utf-8"))
             return sum(count for name, count in counts.items() if name != "todo" and type(count) is int), "kept"

@@ -1,6 +1,5 @@
 """The report as one HTML file, for narrow and wide screens, light and dark, and paper."""
 
-from collections.abc import Callable
 from html import escape
 
 from course.classes.gradebook import written
@@ -40,7 +39,7 @@ def page(report, titles: dict[str, str]) -> str:
     parts += [f"<h2>{escape(text('grade.answers'))}</h2>"]
     parts += [  # a link to the inner element unfolds it
         f"<details><summary>{escape(learner)}: {_counts(entry)}</summary>"
-        f'<div id="learner-{number}">{_answers(report, learner, _odd)}</div></details>'
+        f'<div id="learner-{number}">{_answers(report, learner, "notes", "look")}</div></details>'
         for number, (learner, entry) in enumerate(learners.items(), 1)
     ]
     return _html(title, parts)
@@ -51,7 +50,7 @@ def feedback(report, learner: str) -> str:
     entry, title = report.learners[learner], escape(text("grade.feedback", learner=learner))
     counts = {"points": _sums(report, entry), "solved": _counts(entry)}
     said = "".join(f"{escape(text(f'grade.column.{name}'))}: {count}<br>" for name, count in counts.items())
-    answers = _answers(report, learner, lambda row: row["notes"])
+    answers = _answers(report, learner, "notes")
     return _html(title, [f"<h1>{title}</h1><p>{said}{report.day}</p>", answers])
 
 
@@ -158,15 +157,15 @@ def _exercises(report, titles: dict[str, str]) -> str:
     return "".join(parts)
 
 
-def _answers(report, learner: str, odd: Callable[[dict], list[str]]) -> str:
-    """Return a learner's answers; ``odd`` chooses the notes on one."""
+def _answers(report, learner: str, *odd: str) -> str:
+    """Return a learner's answers, with these kinds of notes."""
     items, exercises, entry = "", report.classwide, report.learners[learner]
     for id, row in report.best[learner].items():
         sentence = f"<br>{_code(row['sentence'])}" if row["sentence"] and row["state"] != "solved" else ""
         hint = f"<br><small>{_code(row['hint'])}</small>" if row["hint"] and row["state"] != "solved" else ""
         name = f" <code>{escape(row['mistake'])}</code>" if row["state"] in ("tried", "stopped") else ""
         hints = f" · {escape(text('grade.hints', count=row['hints']))}" if row["hints"] else ""
-        notes = "".join(f"<br><small>{escape(note)}</small>" for note in odd(row))
+        notes = "".join(f"<br><small>{escape(note)}</small>" for kind in odd for note in row[kind])
         where = f" <small>{escape(row['notebook'])}</small>"
         items += f"<dt>{_heading(id, exercises[id])}{where}</dt>"
         items += f"<dd>{_state(row['state'])}{name}{hints}{sentence}{hint}{notes}</dd>"

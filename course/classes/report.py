@@ -150,10 +150,6 @@ class Report:
         titles = {entry["slug"]: said(entry["title"].__getitem__) for entry in tables(CHAPTERS / "toc.toml")["chapter"]}
         return page(self, titles)
 
-    def files(self) -> dict[str, str]:
-        """Return the names of the files for the teacher, with what is in them."""
-        return {"class.csv": self.as_csv(), "class.json": self.as_json(), "class.html": self.as_page()}
-
 
 def report(language: str, folder: str, results: list[dict], points: dict[str, float] | None = None) -> Report:
     """Make the report from the results of the notebooks; by default each required exercise has one point."""

@@ -81,10 +81,7 @@ def run(
     jobs: int,
     report_result: Callable[[dict], None],
 ) -> list[dict]:
-    """Judge the notebooks and return their results in the order of ``tasks``; ``report_result`` gets each at once.
-
-    The results have their sentences in all languages at once.
-    """
+    """Judge notebooks and return the results in all languages, in this order; ``report_result`` gets each at once."""
     torch.set_num_threads(1)
     for texts in all_texts().values():  # import the judges once for all processes
         texts.exercise()

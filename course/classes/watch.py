@@ -14,20 +14,18 @@ LOCAL = ("127.", "localhost", "::1", "None")
 
 def watch(readable: Iterable[Path]) -> list[tuple[str, str]]:
     """Return a list that grows with each attempt of this process, as its kind and the name of a file, from now on."""
-    noted, places = [], tuple(map(str, readable))
+    noted, places = [], tuple(f"{path}/" for path in readable)
 
     def look(event: str, arguments: tuple) -> None:
         kind, first = KINDS.get(event), next(iter(arguments), None)
         if kind is None or len(noted) >= MOST or sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):
             return
-        if kind == "file" and not isinstance(first, str | bytes | os.PathLike):
-            return  # a descriptor
-        name = os.path.realpath(os.fsdecode(first)) if kind == "file" else ""
-        if kind == "file" and (name + "/").startswith(tuple(f"{place}/" for place in places)):
-            return
-        if kind == "network" and str(first if event.endswith("info") else arguments[1]).lstrip("('").startswith(LOCAL):
-            return
-        noted.append((kind, os.path.basename(name)))
+        path, address = "", first if event.endswith("info") else arguments[-1]
+        if kind == "file":
+            path = os.path.realpath(os.fsdecode(first)) if isinstance(first, str | bytes | os.PathLike) else os.devnull
+        local = kind == "network" and str(address).lstrip("('").startswith(LOCAL)
+        if not local and not (path + "/").startswith(places):
+            noted.append((kind, os.path.basename(path)))
 
     sys.addaudithook(look)
     return noted
