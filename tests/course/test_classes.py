@@ -15,7 +15,8 @@ import pytest
 from helpers import classes
 from helpers.classes import hand_in, notebook, solving, told, wrong
 
-from course.classes import judging, notebooks, report, running, slices, values
+from course.classes import handed_in, judging, notebooks, report, running, slices, values
+from course.classes.handed_in import Task
 from d2lps.messages import only, text
 from d2lps.notebook.grading import course
 from d2lps.notebook.grading.course import CHAPTERS, all_texts
@@ -308,11 +309,11 @@ def test_a_learner_without_a_notebook_does_not_vanish(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "dung").mkdir()
-    tasks = notebooks.find(tmp_path, tmp_path / "out")
-    assert [(learner, path.name) for learner, path, _ in tasks] == [
+    tasks = found(tmp_path, tmp_path / "out")
+    assert [(task.learner, task.path.name) for task in tasks] == [
         ("anh", "a.ipynb"), ("anh", "anh"), ("binh", "binh"), ("chi", "b.ipynb"), ("dung", "dung"), ("", tmp_path.name),
     ]  # fmt: skip
-    notes = {task[0]: notebooks.read(*task).notes[0] for task in tasks if task[1].is_dir()}
+    notes = {task.learner: notebooks.read(task).notes[0] for task in tasks if not task.name}
     assert {learner: (note.key, note.values.get("files")) for learner, note in notes.items()} == {
         "anh": ("beside", "a.txt"), "binh": ("no-notebooks", "bai.docx"), "dung": ("empty", None),
         "": ("beside", "readme.md"),
@@ -336,7 +337,7 @@ def strange_names(folder: Path) -> None:
 @linux
 def test_names_that_are_not_utf8_stay_apart_and_one_name_is_one_learner(tmp_path):
     strange_names(tmp_path)
-    learners = {learner for learner, _, _ in notebooks.find(tmp_path)}
+    learners = {task.learner for task in found(tmp_path)}
     assert learners == {"\ufffd" * 4, "\ufffd" * 4 + " (2)", "Hà"}
 
 
@@ -364,13 +365,13 @@ def test_an_error_with_half_a_letter_is_no_error_of_the_report():
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_a_notebook_is_read_with_a_byte_order_mark_too(tmp_path, encoding):
     (path := tmp_path / "a.ipynb").write_text(json.dumps(notebook(FIRST, {}), ensure_ascii=False), encoding)
-    assert notebooks.read("a", path, None).chapter == FIRST
+    assert notebooks.read(Task("a", path)).chapter == FIRST
 
 
 @pytest.mark.parametrize("text, key", [("{", "no-json"), ("[]", "no-notebook"), ('{"a": 1}', "no-notebook")])
 def test_what_is_no_notebook_is_told_apart(tmp_path, text, key):
     (path := tmp_path / "a.ipynb").write_text(text)
-    assert [note.key for note in notebooks.read("a", path, None).notes] == [key]
+    assert [note.key for note in notebooks.read(Task("a", path)).notes] == [key]
 
 
 def test_a_cell_without_the_function_is_said_to_have_none():
@@ -379,20 +380,26 @@ def test_a_cell_without_the_function_is_said_to_have_none():
     assert (row.state, row.mistake) == ("tried", "no-function") and "`split`" in row.sentence and row.hint
 
 
+def found(folder: Path, out: Path | None = None, **how: object) -> list[Task]:
+    """Return what was handed in; what zips contain is unpacked beside the folder."""
+    (unpacked := folder.parent / f"{folder.name} unpacked").mkdir()
+    return handed_in.find(folder, out, handed_in.Sorter(unpacked, **how))
+
+
 def made_up() -> report.Report:
     """A learner who has solved one of three, with two cells for it, and one who has handed in another file."""
     states = {"own-gpu": "solved", "overlap": "tried", "split": "missing"}
     rows = [asdict(judging.Row("anh", "anh/1.ipynb", FIRST, id, state)) for id, state in states.items()]
     rows[0]["notes"] = ["Two cells."]
-    book = {"learner": "anh", "notebook": "anh/1.ipynb", "chapter": FIRST, "graded": True, "notes": []}
-    other = {"learner": "mei", "notebook": "", "chapter": "", "graded": False, "notes": ["Only bai.docx."]}
+    book = running._about(Task("anh", Path(), name="anh/1.ipynb"), []) | {"chapter": FIRST, "graded": True}
+    other = running._about(Task("mei", Path()), ["Only bai.docx."])
     parts = [{"book": book, "rows": rows, "missing": []}, {"book": other, "rows": [], "missing": []}]
     return report.report("en", "class 8a", parts)
 
 
 def test_what_is_optional_is_counted_apart():
     made = made_up()
-    told = made.learners()["anh"]
+    told = made.learners["anh"]
     assert (told["solved"], told["exercises"], told["optional"]) == (1, 2, {"solved": 0, "exercises": 1})
     assert "1 / 2, optional 0 / 1</summary>" in made.as_page() and "optional ones 0 of 1" in report.summary(made)
     lines = [*csv.DictReader(made.as_csv().removeprefix("\ufeff").splitlines())]
