@@ -91,8 +91,8 @@ WRONG = {
         "backward-first": [edited(one_f_one_b, ("stages - stage)", "stages - stage - 1)"))],
         "saves-more": [edited(one_f_one_b, ("stages - stage)", "stages)"))],
         "waits": [edited(one_f_one_b, ("stages - stage)", "stage + 1)"))],
-        "missing": [edited(one_f_one_b, ("range(micro)", "range(micro - ahead)"))],
-        "differs": [edited(one_f_one_b, ("table[stage]", 'table[f"gpu{stage}"]'))],
+        "missing": [edited(one_f_one_b, ("range(micro)", "range(micro - warm_up)"))],
+        "differs": [edited(one_f_one_b, ("{stage: row", '{f"gpu{stage}": row'))],
     },
     "interleave": {
         "neighbours": [edited(interleave, ('("F", i, chunk * devices + device)', '("F", i, device * chunks + chunk)'),
