@@ -107,18 +107,12 @@ def packed(files: dict[str, bytes]) -> str:
 def alone(page: str, site: Path, folder: str, script: str, python: str) -> str:
     """Return a page of a chapter as one file: it asks for nothing, neither from the network nor from other files.
 
-    Parameters
-    ----------
-    page : str
-        The framed page.
-    site : Path
-        The folder of the site, in which style sheets, scripts and pictures lie already.
-    folder : str
-        The folder of the page in the site.
-    script : str
-        The code of the cells, of :func:`cells`.
-    python : str
-        Python's files, of :func:`packed`.
+    Args:
+        page: The framed page.
+        site: The folder of the site, in which style sheets, scripts and pictures lie already.
+        folder: The folder of the page in the site.
+        script: The code of the cells, of :func:`cells`.
+        python: Python's files, of :func:`packed`.
     """
 
     def content(address: str) -> bytes:

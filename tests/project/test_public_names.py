@@ -52,7 +52,7 @@ HEAVY = {
     "d2lps.notebook.divide": {"ipywidgets"},
     "d2lps.notebook.tradeoff": {"ipywidgets"},
     "d2lps.notebook.schedule_table": {"anywidget", "traitlets"},
-    "course.site.docstrings": {"docutils", "pygments"},
+    "course.site.docstrings": {"docutils", "griffe", "pygments"},
     "course.site.linked": {"pygments"},
     "course.site.build": {"pygments"},
     "course.site.front": {"jinja2"},
