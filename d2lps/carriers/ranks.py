@@ -153,10 +153,8 @@ class Ranks(Carrier):
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
         """Tell the other processes if an error or Ctrl-C ends this process's work inside the ``with`` block.
 
-        Parameters
-        ----------
-        step
-            returns the step of the plan that this process is in.
+        Args:
+            step: returns the step of the plan that this process is in.
         """
         self.rendezvous.require_open()
         try:

@@ -37,16 +37,11 @@ class NoRanks(ProcessesError):
 class RankLost(ProcessesError):
     """A run ended because some of its processes died, stalled or gave up. The content of the tensors is undefined.
 
-    Parameters
-    ----------
-    sentence
-        the ranks to blame and the reason; the same on all processes.
-    ranks
-        the ranks to blame.
-    step
-        the step of the plan, from 1, that was under way; None outside a plan.
-    refusal
-        the name of the class and the sentence of the error that ended the work of a rank, if it is alive.
+    Args:
+        sentence: the ranks to blame and the reason; the same on all processes.
+        ranks: the ranks to blame.
+        step: the step of the plan, from 1, that was under way; None outside a plan.
+        refusal: the name of the class and the sentence of the error that ended the work of a rank, if it is alive.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None, refusal: tuple[str, str] | None = None):
