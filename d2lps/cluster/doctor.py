@@ -37,15 +37,12 @@ class Finding(NamedTuple):
 def examine() -> list[Finding]:
     """Look at this host.
 
-    Returns
-    -------
-    list of Finding
+    Returns:
         In the order in which to fix them.
 
-    Examples
-    --------
-    >>> [finding.what for finding in examine()][:3]
-    ['system', 'Python', 'torch']
+    Example:
+        >>> [finding.what for finding in examine()][:3]
+        ['system', 'Python', 'torch']
     """
     return [*_look(False)]
 
