@@ -26,14 +26,11 @@ from d2lps.messages.raised import Brief
 class KVError(Brief, RuntimeError):
     """The base class of all errors of a store.
 
-    Attributes
-    ----------
-    counted : tuple of str or int
-        The keys whose push is counted, if a push raised.
-    unknown : tuple of str or int
-        The keys whose push is counted once or not at all.
-    consistent : bool
-        If a load raised: whether all servers are known to have the same state, so that an open round may close.
+    Attributes:
+        counted (tuple of str or int): The keys whose push is counted, if a push raised.
+        unknown (tuple of str or int): The keys whose push is counted once or not at all.
+        consistent: If a load raised: whether all servers are known to have the same state, so that an open round may
+            close.
     """
 
     counted: tuple = ()
@@ -48,12 +45,9 @@ class Refused(KVError, ValueError):
 class WorkerLost(KVError):
     """A worker is lost.
 
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    ranks : tuple of int
-        The lost workers, in :attr:`ranks`.
+    Args:
+        sentence: What happened.
+        ranks: The lost workers, in :attr:`ranks`.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...] = ()):
@@ -64,12 +58,9 @@ class WorkerLost(KVError):
 class ServerLost(KVError):
     """A server is lost, with its values.
 
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    servers : tuple of int
-        The lost servers, counted from 0, in :attr:`servers`.
+    Args:
+        sentence: What happened.
+        servers: The lost servers, counted from 0, in :attr:`servers`.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = ()):
@@ -80,14 +71,10 @@ class ServerLost(KVError):
 class DataLost(ServerLost):
     """All replicas of a slot are lost, with its keys: load a saved file.
 
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    servers : tuple of int
-        The lost slots, counted from 0 as servers are, in :attr:`servers`.
-    keys : tuple of str or int
-        The keys in these slots, whole or in part, in :attr:`keys`.
+    Args:
+        sentence: What happened.
+        servers: The lost slots, counted from 0 as servers are, in :attr:`servers`.
+        keys (tuple of str or int): The keys in these slots, whole or in part, in :attr:`keys`.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):

@@ -28,51 +28,38 @@ from d2lps.messages import text
 class Cluster:
     """A whole cluster in this process: servers in threads, and a store for each worker, for a thread of its own.
 
-    Parameters
-    ----------
-    kind : {"dist_sync", "dist_async", "dist_ssp"}
-        When a push counts, as :func:`d2lps.kvstore.create` has it.
-    workers, servers : int
-        Their numbers, 1 or more.
-    transport : {"unix", "tcp"}
-        Sockets in a private folder, or the loopback interface.
-    secret : bytes
-        Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"`` and without ``tls``, as
-        other users of this machine can reach the loopback interface.
-    tls : mapping or Certificates, optional
-        With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
-    placement : Placement or mapping, optional
-        The places of keys on servers, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
-    staleness, lost, deadline, record, replicas
-        As :func:`d2lps.kvstore.create` has them.
+    Args:
+        kind ({"dist_sync", "dist_async", "dist_ssp"}): When a push counts, as :func:`d2lps.kvstore.create` has it.
+        workers, servers: Their numbers, 1 or more.
+        transport ({"unix", "tcp"}): Sockets in a private folder, or the loopback interface.
+        secret: Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"`` and without
+            ``tls``, as other users of this machine can reach the loopback interface.
+        tls: With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see
+            :mod:`d2lps.kvstore.wire.tls`.
+        placement: The places of keys on servers, or ``{"large": …, "virtual": …}`` of
+            :class:`~d2lps.kvstore.placement.Placement`.
+        staleness, lost, deadline, record, replicas: As :func:`d2lps.kvstore.create` has them.
 
-    Attributes
-    ----------
-    stores : list of DistStore
-        By rank; ``cluster[rank]`` and ``for store in cluster`` are the same.
-    servers : list of Server
-        By number.
-    placement : Placement
-        The places of keys on servers.
+    Attributes:
+        stores (list of DistStore): By rank; ``cluster[rank]`` and ``for store in cluster`` are the same.
+        servers (list of Server): By number.
+        placement: The places of keys on servers.
 
-    Raises
-    ------
-    Refused
-        If an option is not one of these, or a file of ``tls`` cannot be used.
+    Raises:
+        Refused: If an option is not one of these, or a file of ``tls`` cannot be used.
 
-    Examples
-    --------
-    >>> import threading, torch
-    >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
-    ...     def work(store, pulled):
-    ...         store.init("w", torch.zeros(3))
-    ...         store.push("w", torch.full((3,), 4.0**store.rank))
-    ...         store.pull("w", out=pulled)
-    ...     results = [torch.empty(3), torch.empty(3)]
-    ...     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, results)]
-    ...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
-    >>> results
-    [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
+    Example:
+        >>> import threading, torch
+        >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
+        ...     def work(store, pulled):
+        ...         store.init("w", torch.zeros(3))
+        ...         store.push("w", torch.full((3,), 4.0**store.rank))
+        ...         store.pull("w", out=pulled)
+        ...     results = [torch.empty(3), torch.empty(3)]
+        ...     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, results)]
+        ...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
+        >>> results
+        [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
     """
 
     def __init__(
@@ -148,20 +135,16 @@ class Cluster:
     def kill(self, number: int) -> None:
         """End a server abruptly, as a process that is killed ends; with ``replicas=1`` training goes on.
 
-        Parameters
-        ----------
-        number : int
-            Of the server.
+        Args:
+            number: Of the server.
         """
         self._of(number).close()
 
     def kill_worker(self, rank: int) -> None:
         """End a worker abruptly: its connections end without a goodbye, as those of a process that is killed.
 
-        Parameters
-        ----------
-        rank : int
-            Of the worker. What its own thread asks of its store from here on fails.
+        Args:
+            rank: Of the worker. What its own thread asks of its store from here on fails.
         """
         for client in self.stores[rank].clients:
             client.hang_up()
@@ -169,10 +152,8 @@ class Cluster:
     def restart(self, number: int) -> None:
         """Start another server in the place of one that was killed. It gets its data from the others.
 
-        Parameters
-        ----------
-        number : int
-            Of the server, in a cluster with ``replicas=1``.
+        Args:
+            number: Of the server, in a cluster with ``replicas=1``.
         """
         if self._register is None:
             raise Refused(text("store.no-replicas", number=number))

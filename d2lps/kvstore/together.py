@@ -213,10 +213,8 @@ class Save(Together):
 class Saving:
     """A save in the background, as ``store.save(path, background=True)`` returns it.
 
-    Attributes
-    ----------
-    path : str or Path
-        The file.
+    Attributes:
+        path (str or Path): The file.
     """
 
     def __init__(self, store, path, number: int):
@@ -235,10 +233,9 @@ class Saving:
     def wait(self, deadline: float | None = None) -> None:
         """Wait until the file is on the disk. All workers call it, and all raise the error if there was one.
 
-        Parameters
-        ----------
-        deadline : float, optional
-            Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the store.
+        Args:
+            deadline: Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the
+                store.
         """
         seconds = LONG * self._store._patience if deadline is None else validate_deadline(deadline)
         if self._store._saving is not self:  # a later save has waited for this one, and raised its error

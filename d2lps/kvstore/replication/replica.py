@@ -51,33 +51,23 @@ class Round:
 class Replica(State):
     """One server of a slot. A message ``X`` is taken by the method ``_on_x``.
 
-    Parameters
-    ----------
-    name : hashable
-        Its name, a new one after each start.
-    view : View
-        The view that it knows; a member of it must have ``parts`` as they are at the beginning of the view.
-    parts : iterable of Part
-        The initial parts.
-    workers : int
-        The number of workers; ranks count from 0.
-    kind : str
-        ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
-    staleness : int
-        The bound of ``"dist_ssp"``.
-    patience : float
-        Seconds of silence after which another server is suspected. A wrong suspicion costs a catch-up, and no data.
-    add, publish, copied : callable
-        ``add(total, gradient, last)`` is the sum of one more gradient; ``total`` is None for the first, and
-        ``gradient`` is None if the sum is to be made the ``last`` one without another gradient.
-        ``publish(value, add, optimizer)`` is the next value, from the command ``add``. It may not change its arguments,
-        except the optimizer's state in a value, of which ``copied(value)`` has a copy.
+    Args:
+        name: Its name, a new one after each start.
+        view: The view that it knows; a member of it must have ``parts`` as they are at the beginning of the view.
+        parts: The initial parts.
+        workers: The number of workers; ranks count from 0.
+        kind: ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
+        staleness: The bound of ``"dist_ssp"``.
+        patience: Seconds of silence after which another server is suspected. A wrong suspicion costs a catch-up, and no
+            data.
+        add, publish, copied: ``add(total, gradient, last)`` is the sum of one more gradient; ``total`` is None for the
+            first, and ``gradient`` is None if the sum is to be made the ``last`` one without another gradient.
+            ``publish(value, add, optimizer)`` is the next value, from the command ``add``. It may not change its
+            arguments, except the optimizer's state in a value, of which ``copied(value)`` has a copy.
 
-    Attributes
-    ----------
-    defers : callable
-        ``defers(gradient)`` is True if it takes long to add it. Then the effect AddUp asks for the sum, and the message
-        Summed brings it; other requests are served meanwhile.
+    Attributes:
+        defers: ``defers(gradient)`` is True if it takes long to add it. Then the effect AddUp asks for the sum, and the
+            message Summed brings it; other requests are served meanwhile.
     """
 
     defers: Callable[[Any], bool] = staticmethod(lambda gradient: False)

@@ -43,15 +43,11 @@ class BaseStore:
     def shard(self, number: object) -> KeyPart:
         """Return the shard with this number. Raises Refused if there is none.
 
-        Parameters
-        ----------
-        number : int
-            As :meth:`init` gave it.
+        Args:
+            number (int): As :meth:`init` gave it.
 
-        Returns
-        -------
-        Shard
-            This server's part of one key.
+        Returns:
+            (Shard): This server's part of one key.
         """
         if type(number) is not int or not 0 <= number < len(self.shards):
             raise Refused(f"there is no part {number} here: init the key first")
@@ -60,10 +56,8 @@ class BaseStore:
     def require_live(self, rank: int) -> None:
         """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on.
 
-        Parameters
-        ----------
-        rank : int
-            The worker.
+        Args:
+            rank: The worker.
         """
         if self.failed:
             raise self.failed
@@ -75,18 +69,12 @@ class BaseStore:
 
         One push per worker and key is kept; further ones stay in the socket.
 
-        Parameters
-        ----------
-        rank, number : int
-            The worker, and the shard.
-        elements, dtype : int, torch.dtype
-            Of what it pushes.
-        round_ : int
-            The number of this push, counted from 1.
+        Args:
+            rank, number: The worker, and the shard.
+            elements, dtype: Of what it pushes.
+            round_: The number of this push, counted from 1.
 
-        Returns
-        -------
-        bool
+        Returns:
             False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
         """
         shard = self.shard(number)
