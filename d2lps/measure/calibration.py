@@ -52,27 +52,17 @@ class Across(NamedTuple):
 class Calibration:
     """The figures that :func:`calibrate` measured, for making a topology; those of several hosts hold inside each.
 
-    Attributes
-    ----------
-    nodes
-        the nodes of the measurement.
-    latency
-        seconds of a message during which nothing is busy.
-    overhead
-        the least seconds of processor time per message. Large messages keep the processors busy anyway, and their
-        time per byte includes it.
-    alone
-        bytes per second from one node to another while all others rest (the ping-pong).
-    together
-        bytes per second of all nodes, sending at once.
-    adding
-        bytes per second at which all nodes together add arriving values, besides moving them.
-    adding_alone
-        the same for one node while all others rest.
-    measured
-        (name, bytes of the buffer, median seconds) of each measurement.
-    hosts, across
-        the nodes of each host, and the figures between hosts; empty and None for one host.
+    Attributes:
+        nodes: the nodes of the measurement.
+        latency: seconds of a message during which nothing is busy.
+        overhead: the least seconds of processor time per message. Large messages keep the processors busy anyway, and
+            their time per byte includes it.
+        alone: bytes per second from one node to another while all others rest (the ping-pong).
+        together: bytes per second of all nodes, sending at once.
+        adding: bytes per second at which all nodes together add arriving values, besides moving them.
+        adding_alone: the same for one node while all others rest.
+        measured: (name, bytes of the buffer, median seconds) of each measurement.
+        hosts, across: the nodes of each host, and the figures between hosts; empty and None for one host.
     """
 
     nodes: tuple[str, ...]
@@ -91,16 +81,12 @@ class Calibration:
 
         One host is one memory. Each of several hosts has a memory and a network card, which leads to ``network``.
 
-        Parameters
-        ----------
-        nodes
-            names, or their number; if left out, the nodes of the measurement. Of several hosts only these nodes have a
-            known place; other names need a mapping to them.
+        Args:
+            nodes: names, or their number; if left out, the nodes of the measurement. Of several hosts only these nodes
+                have a known place; other names need a mapping to them.
 
-        Raises
-        ------
-        TensorError
-            for a node of unknown place.
+        Raises:
+            TensorError: for a node of unknown place.
         """
         one = min(self.alone, self.together)
         if self.across is None:
@@ -130,10 +116,8 @@ class Calibration:
     def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
         """Return the topology that a ping-pong alone suggests, in which messages never slow each other down.
 
-        Parameters
-        ----------
-        nodes
-            as for :meth:`topology`.
+        Args:
+            nodes: as for :meth:`topology`.
         """
         named, latency = self._named(nodes), self.latency + self.overhead
         links = [Link(a, b, self.alone, latency) for a, b in permutations(named, 2)]
@@ -142,9 +126,7 @@ class Calibration:
     def table(self) -> Table:
         """Return the figures as a table, each with a line that explains it.
 
-        Returns
-        -------
-        Table
+        Returns:
             in the current language.
         """
         figures = ["latency", self.latency], ["overhead", self.overhead], ["alone", self.alone]
@@ -174,30 +156,21 @@ def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int
     processes, all of them must call this, and all get the same result. It takes some seconds, over slow wires half a
     minute.
 
-    Parameters
-    ----------
-    carrier
-        the carrier of the messages.
-    nodes
-        2 or more names; needed only for a carrier that plays all nodes here.
-    repeats
-        runs of each measurement.
+    Args:
+        carrier: the carrier of the messages.
+        nodes: 2 or more names; needed only for a carrier that plays all nodes here.
+        repeats: runs of each measurement.
 
-    Returns
-    -------
-    Calibration
+    Returns:
         the figures, and the topology made of them.
 
-    Raises
-    ------
-    TensorError
-        for fewer than 2 nodes.
+    Raises:
+        TensorError: for fewer than 2 nodes.
 
-    Examples
-    --------
-    >>> from d2lps import Here
-    >>> calibrate(Here(), ["a", "b"], repeats=1).nodes
-    ('a', 'b')
+    Example:
+        >>> from d2lps import Here
+        >>> calibrate(Here(), ["a", "b"], repeats=1).nodes
+        ('a', 'b')
     """
     nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
     if len(nodes) < 2:
