@@ -12,25 +12,18 @@ from d2lps.view.drawing.course_map import course_map as drawn
 def course_map(here: str = "") -> "CourseMap":
     """Show all chapters of the course, each below those that it needs.
 
-    Parameters
-    ----------
-    here : str
-        The number of the chapter in which the map stands; it gets a frame.
+    Args:
+        here: The number of the chapter in which the map stands; it gets a frame.
 
-    Returns
-    -------
-    CourseMap
+    Returns:
         A notebook shows it; each chapter links to its notebook.
 
-    Raises
-    ------
-    ExerciseError
-        If there is no course beside the package.
+    Raises:
+        ExerciseError: If there is no course beside the package.
 
-    Examples
-    --------
-    >>> print(course_map().chapters[1])
-    01-data-parallelism
+    Example:
+        >>> print(course_map().chapters[1])
+        01-data-parallelism
     """
     return CourseMap(here)
 
@@ -38,10 +31,8 @@ def course_map(here: str = "") -> "CourseMap":
 class CourseMap:
     """The result of :func:`course_map`.
 
-    Attributes
-    ----------
-    chapters : list of str
-        The folders of the chapters, in the order of the book.
+    Attributes:
+        chapters (list of str): The folders of the chapters, in the order of the book.
     """
 
     def __init__(self, here: str = ""):

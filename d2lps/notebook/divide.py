@@ -29,30 +29,22 @@ PARTS = {  # of a step → what its time is counted as
 def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu: str = "a100") -> "Division":
     """Show a step of a model on GPUs, with sliders for t, p and the batch; d follows from t · p.
 
-    Parameters
-    ----------
-    model : str or Transformer
-        A known model such as ``"gpt3"``, or a description.
-    gpus : int
-        The number of GPUs, which is t · p · d.
-    batches : tuple of int
-        The sequences of a step; the first is shown at the start.
-    gpu : str
-        ``"a100"`` or ``"h100"``.
+    Args:
+        model: A known model such as ``"gpt3"``, or a description.
+        gpus: The number of GPUs, which is t · p · d.
+        batches: The sequences of a step; the first is shown at the start.
+        gpu: ``"a100"`` or ``"h100"``.
 
-    Returns
-    -------
-    Division
+    Returns:
         A notebook shows it, with its sliders.
 
-    Examples
-    --------
-    >>> lab = divide("gpt-39.1b", 64, (16, 64))
-    >>> lab
-    <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
-    >>> lab.controls["t"].value = 16
-    >>> lab
-    <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
+    Example:
+        >>> lab = divide("gpt-39.1b", 64, (16, 64))
+        >>> lab
+        <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
+        >>> lab.controls["t"].value = 16
+        >>> lab
+        <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
     """
     return Division(known(model), gpus, batches, gpu)
 
@@ -60,10 +52,8 @@ def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu:
 class Division(ipywidgets.VBox):
     """The result of :func:`divide`.
 
-    Attributes
-    ----------
-    controls : dict of str to widget
-        The sliders ``"t"``, ``"p"`` and ``"batch"``.
+    Attributes:
+        controls (dict of str to widget): The sliders ``"t"``, ``"p"`` and ``"batch"``.
     """
 
     def __init__(self, model: Transformer, gpus: int, batches: tuple[int, ...], gpu: str):

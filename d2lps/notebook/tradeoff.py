@@ -36,30 +36,22 @@ def tradeoff(
 ) -> "Tradeoff":
     """Show a training on the curve of steps and examples, with sliders for batch, devices and price.
 
-    Parameters
-    ----------
-    job : Job
-        The training.
-    price : float
-        US dollars per device and hour.
-    dots : sequence of (float, float)
-        Other trainings, such as measured ones, as multiples of the fewest steps and examples.
-    devices, prices : sequence of numbers
-        The positions of the sliders; ``price`` is always one of them.
+    Args:
+        job: The training.
+        price: US dollars per device and hour.
+        dots: Other trainings, such as measured ones, as multiples of the fewest steps and examples.
+        devices, prices: The positions of the sliders; ``price`` is always one of them.
 
-    Returns
-    -------
-    Tradeoff
+    Returns:
         A notebook shows it, with its sliders.
 
-    Examples
-    --------
-    >>> lab = tradeoff(Job(72_000, 1e6, 22_000, 0.288, 2048), 6.88)
-    >>> lab
-    <tradeoff: 64 devices, batch 1 × V_c: 39.75 h>
-    >>> lab.controls["devices"].value = 256
-    >>> lab
-    <tradeoff: 256 devices, batch 1 × V_c: 18.58 h>
+    Example:
+        >>> lab = tradeoff(Job(72_000, 1e6, 22_000, 0.288, 2048), 6.88)
+        >>> lab
+        <tradeoff: 64 devices, batch 1 × V_c: 39.75 h>
+        >>> lab.controls["devices"].value = 256
+        >>> lab
+        <tradeoff: 256 devices, batch 1 × V_c: 18.58 h>
     """
     return Tradeoff(job, price, dots, devices, prices)
 
@@ -67,10 +59,8 @@ def tradeoff(
 class Tradeoff(ipywidgets.VBox):
     """The result of :func:`tradeoff`.
 
-    Attributes
-    ----------
-    controls : dict of str to widget
-        The sliders ``"batch"`` (as a multiple of V_c), ``"devices"`` and ``"price"``.
+    Attributes:
+        controls (dict of str to widget): The sliders ``"batch"`` (as a multiple of V_c), ``"devices"`` and ``"price"``.
     """
 
     def __init__(self, job: Job, price: float, dots: Sequence, devices: Sequence[int], prices: Sequence[float]):

@@ -31,11 +31,10 @@ CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 class ExerciseError(Brief, ValueError):
     """An exercise, its judge, or the course is missing.
 
-    Attributes
-    ----------
-    reason : str
-        The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-chapter"``,
-        ``"no-grader"``, ``"broken-grader"``, ``"ungraded"``, ``"no-solution"``, ``"no-choice"`` or ``"no-variants"``.
+    Attributes:
+        reason: The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-chapter"``,
+            ``"no-grader"``, ``"broken-grader"``, ``"ungraded"``, ``"no-solution"``, ``"no-choice"`` or
+            ``"no-variants"``.
     """
 
     def __init__(self, reason: str, **values: object):

@@ -8,17 +8,12 @@ from textwrap import dedent
 def edited(answer: Callable, *edits: tuple[str, str]) -> Callable:
     """Return an answer whose source differs from that of ``answer`` by some edits; its attribute is ``source``.
 
-    Parameters
-    ----------
-    answer : callable
-        A function that is defined in a file, not inside another function.
-    *edits : tuple of str
-        What is in the source exactly once, and what stands there instead.
+    Args:
+        answer: A function that is defined in a file, not inside another function.
+        *edits: What is in the source exactly once, and what stands there instead.
 
-    Raises
-    ------
-    ValueError
-        If the source has the first part of an edit not once, but never or several times.
+    Raises:
+        ValueError: If the source has the first part of an edit not once, but never or several times.
     """
     source, names = dedent(getsource(answer)), dict(answer.__globals__)
     for old, new in edits:
