@@ -31,23 +31,15 @@ PART_TOKENS = 8192  # least tokens of a GPU's part of a sequence
 class Choice(NamedTuple):
     """A layout, the reason for it, and its speed. Made by :func:`parallelize`.
 
-    Parameters
-    ----------
-    model, gpu, layout : Transformer, Gpu, Layout
-        The model, the data sheet of the GPUs, and the division of the one over the others.
-    reason : str
-        One sentence in the language in force.
-    parts : dict of str to float
-        The seconds of a step, as :func:`~d2lps.scaling.step` returns them.
-    precision : str
-        As for :func:`parallelize`.
-    ranked : tuple of (Layout, dict, float)
-        The chosen layout, and after it the fastest ones of other shapes (t, p, d and so on), with their ``parts`` and
-        the bytes of their fullest GPU, five in all.
-    shapes, alike : int
-        The number of shapes that fit, and of those whose times the model cannot tell from the fastest.
-    share : float, optional
-        The share of the peak that a measured step has; the calibrated one if left out.
+    Args:
+        model, gpu, layout: The model, the data sheet of the GPUs, and the division of the one over the others.
+        reason: One sentence in the language in force.
+        parts: The seconds of a step, as :func:`~d2lps.scaling.step` returns them.
+        precision: As for :func:`parallelize`.
+        ranked: The chosen layout, and after it the fastest ones of other shapes (t, p, d and so on), with their
+            ``parts`` and the bytes of their fullest GPU, five in all.
+        shapes, alike: The number of shapes that fit, and of those whose times the model cannot tell from the fastest.
+        share: The share of the peak that a measured step has; the calibrated one if left out.
     """
 
     model: Transformer
@@ -92,11 +84,9 @@ class Choice(NamedTuple):
     def table(self) -> Table:
         """Return the layout, speed and memory as a table, in the language in force.
 
-        Returns
-        -------
-        Table
+        Returns:
             The model, the GPUs and the batch; a line per field of the layout; intervals of the time of a step and of
-            the speed; memory kept and there.
+                the speed; memory kept and there.
         """
         names = "tensor pipeline data context expert chunks micro batches stage recompute".split()
         names = [name for name in names if name != "expert" or self.model.experts]
@@ -178,48 +168,34 @@ def parallelize(
 ) -> Choice:
     """Choose how to divide a model and its batch over GPUs, by closed forms.
 
-    Parameters
-    ----------
-    model : str, Transformer or module
-        A known model such as ``"gpt3"``, a description, or a module that has one, such as our GPT.
-    gpus, per_node : int
-        All GPUs, and those of a node, inside of which tensor parallelism stays.
-    memory : str or int, optional
-        Bytes of a GPU such as ``"80 GB"``; those of ``gpu`` if left out. A tenth stays free.
-    batch : int, optional
-        Sequences of a step; about 4 million tokens if left out.
-    gpu : str or Gpu
-        ``"a100"``, ``"h100"``, another name of ``GPUS``, or another data sheet.
-    tensor, pipeline : int, optional
-        Sizes that are not to be chosen.
-    context : int, optional
-        Tokens of a sequence; those of the model if left out.
-    network : str, optional
-        A GPU's rate to other nodes, such as ``"400 Gbit/s"``; that of ``gpu`` if left out.
-    precision : str
-        As for :func:`memory`: ``"bf16"`` keeps gradients in 32 bits, as most trainings do; ``"mixed"``, in 16.
-    fused_swiglu : bool
-        Whether kernels save two vectors of a gated perceptron instead of four.
-    measured : (str or Layout, float), optional
-        A layout, such as ``"t8.p4.v3"``, and the measured seconds of its step, which calibrate the prediction.
+    Args:
+        model (str, Transformer or module): A known model such as ``"gpt3"``, a description, or a module that has one,
+            such as our GPT.
+        gpus, per_node: All GPUs, and those of a node, inside of which tensor parallelism stays.
+        memory: Bytes of a GPU such as ``"80 GB"``; those of ``gpu`` if left out. A tenth stays free.
+        batch: Sequences of a step; about 4 million tokens if left out.
+        gpu: ``"a100"``, ``"h100"``, another name of ``GPUS``, or another data sheet.
+        tensor, pipeline: Sizes that are not to be chosen.
+        context: Tokens of a sequence; those of the model if left out.
+        network: A GPU's rate to other nodes, such as ``"400 Gbit/s"``; that of ``gpu`` if left out.
+        precision: As for :func:`memory`: ``"bf16"`` keeps gradients in 32 bits, as most trainings do; ``"mixed"``, in
+            16.
+        fused_swiglu: Whether kernels save two vectors of a gated perceptron instead of four.
+        measured: A layout, such as ``"t8.p4.v3"``, and the measured seconds of its step, which calibrate the
+            prediction.
 
-    Returns
-    -------
-    Choice
+    Returns:
         The fastest layout that fits; of those that are predicted alike, the simplest. It has the ``reason``, a
-        ``ranking``, an interval of ``seconds`` and of ``flops``, and the ledger of ``memory``.
+            ``ranking``, an interval of ``seconds`` and of ``flops``, and the ledger of ``memory``.
 
-    Raises
-    ------
-    ScalingError
-        For an unknown model or GPU, sizes that do not divide, a model that fits in no way (the sentence says by how
-        much), and a measured step that is faster than the peak.
+    Raises:
+        ScalingError: For an unknown model or GPU, sizes that do not divide, a model that fits in no way (the sentence
+            says by how much), and a measured step that is faster than the peak.
 
-    Examples
-    --------
-    >>> choice = parallelize("llama3-70b", gpus=128, gpu="h100", batch=512)
-    >>> print(choice.layout, choice.alike)
-    t8.p2.d8.v1.b1.z1.none 2
+    Example:
+        >>> choice = parallelize("llama3-70b", gpus=128, gpu="h100", batch=512)
+        >>> print(choice.layout, choice.alike)
+        t8.p2.d8.v1.b1.z1.none 2
     """
     model, sheet = known(model), GPUS.get(gpu, gpu) if isinstance(gpu, str) else gpu
     if not isinstance(sheet, Gpu):

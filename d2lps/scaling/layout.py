@@ -16,28 +16,18 @@ LETTERS = dict(t="tensor", p="pipeline", c="context", e="expert", d="data", v="c
 class Layout(NamedTuple):
     """A division of a model and its batch over tensor × pipeline × context × data GPUs.
 
-    Parameters
-    ----------
-    tensor, pipeline, data : int
-        GPUs that share each matrix (t), stages of layers (p), replicas (d).
-    chunks, micro, batches : int
-        Parts of layers per GPU of the pipeline (v), sequences of a micro-batch (b), micro-batches of a step (m).
-    stage : int
-        The ZeRO stage, from 0 (whole replicas) to 3 (weights are divided, too).
-    recompute : str
-        ``"none"``, ``"selective"`` or ``"full"``.
-    sequence : bool
-        Whether the GPUs that share matrices also divide the activations between these.
-    context : int
-        GPUs that share the tokens of a sequence.
-    overlap : bool
-        Whether gradients are sent while others are being computed.
-    expert : int
-        Of the t · c · d GPUs with the same layers, those over which the experts are divided, t · expert in all.
-    fused_swiglu : bool
-        As for :meth:`Transformer.activations`.
-    freed : bool
-        Whether a stage of a pipeline frees its result as soon as that is sent.
+    Args:
+        tensor, pipeline, data: GPUs that share each matrix (t), stages of layers (p), replicas (d).
+        chunks, micro, batches: Parts of layers per GPU of the pipeline (v), sequences of a micro-batch (b),
+            micro-batches of a step (m).
+        stage: The ZeRO stage, from 0 (whole replicas) to 3 (weights are divided, too).
+        recompute: ``"none"``, ``"selective"`` or ``"full"``.
+        sequence: Whether the GPUs that share matrices also divide the activations between these.
+        context: GPUs that share the tokens of a sequence.
+        overlap: Whether gradients are sent while others are being computed.
+        expert: Of the t · c · d GPUs with the same layers, those over which the experts are divided, t · expert in all.
+        fused_swiglu: As for :meth:`Transformer.activations`.
+        freed: Whether a stage of a pipeline frees its result as soon as that is sent.
     """
 
     tensor: int = 1
@@ -129,22 +119,17 @@ def kept(
 ) -> dict[str, float]:
     """Return the bytes that the fullest GPU keeps, by item.
 
-    Parameters
-    ----------
-    model, layout : Transformer, Layout
-        The model and its division.
-    precision : str
-        ``"mixed"`` (16 bits and a float32 copy of the weights), ``"bf16"`` (mixed, with gradients in float32, as
-        Megatron-LM and Llama 3), ``"fp8"`` (kept as bf16), ``"float32"`` or ``"pure-bf16"``, all with Adam.
-    tokens, precise : int
-        As for :meth:`Transformer.activations`.
+    Args:
+        model, layout: The model and its division.
+        precision: ``"mixed"`` (16 bits and a float32 copy of the weights), ``"bf16"`` (mixed, with gradients in
+            float32, as Megatron-LM and Llama 3), ``"fp8"`` (kept as bf16), ``"float32"`` or ``"pure-bf16"``, all with
+            Adam.
+        tokens, precise: As for :meth:`Transformer.activations`.
 
-    Returns
-    -------
-    dict of str to float
+    Returns:
         Weights, gradients and optimizer as :func:`states`; activations by kind, as :meth:`Transformer.activations`, of
-        all layers and ``waiting`` micro-batches of a stage; ``sent-results`` of a stage, unless ``freed``;
-        ``recomputed`` and ``gathered`` layers; and ``output``.
+            all layers and ``waiting`` micro-batches of a stage; ``sent-results`` of a stage, unless ``freed``;
+            ``recomputed`` and ``gathered`` layers; and ``output``.
     """
     t, p, s = layout.tensor, layout.pipeline, (tokens or model.context) // layout.context
     element = PRECISION[precision][0]
@@ -198,21 +183,16 @@ def halves(layout: Layout) -> int:
 def sent(model: Transformer, layout: Layout, precision: str = "mixed") -> dict[str, float]:
     """Return the bytes that a GPU sends per step, by dimension of the layout.
 
-    Parameters
-    ----------
-    model, layout : Transformer, Layout
-        The model and its division; activations and weights have 2 bytes.
-    precision : str
-        As for :func:`kept`: the bytes of a gradient.
+    Args:
+        model, layout: The model and its division; activations and weights have 2 bytes.
+        precision: As for :func:`kept`: the bytes of a gradient.
 
-    Returns
-    -------
-    dict of str to float
+    Returns:
         Of ``data``, with n replicas: (n−1)/n times Ψ parameters, two gradients for ZeRO-0, a gradient and a weight for
-        ZeRO-1, m and 1 for ZeRO-2, m and 2m for ZeRO-3; experts count with their own replicas. Of ``tensor``: 4
-        all-reduces per layer and micro-batch, 6 with full recomputation, and with sequence parallelism a quarter more,
-        as :func:`halves`. Of ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of
-        ``context``: keys and values. Of ``experts``: 4 all-to-alls per layer and micro-batch, 6 with recomputation.
+            ZeRO-1, m and 1 for ZeRO-2, m and 2m for ZeRO-3; experts count with their own replicas. Of ``tensor``: 4
+            all-reduces per layer and micro-batch, 6 with full recomputation, and with sequence parallelism a quarter
+            more, as :func:`halves`. Of ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of
+            ``context``: keys and values. Of ``experts``: 4 all-to-alls per layer and micro-batch, 6 with recomputation.
     """
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     tokens = layout.micro * model.context / layout.context

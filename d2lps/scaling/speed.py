@@ -24,16 +24,12 @@ UPDATE = 32  # bytes that Adam reads and writes per parameter
 class Gpu(NamedTuple):
     """A data sheet.
 
-    Parameters
-    ----------
-    peak : float
-        FLOP/s of products of 16-bit matrices, without sparsity.
-    memory : int
-        Bytes.
-    reading, inside, outside : float
-        Bytes per second of its memory; to the other GPUs of its node, one way; and to other nodes.
-    fp8 : float
-        FLOP/s of products of 8-bit matrices; 0 if there are none.
+    Args:
+        peak: FLOP/s of products of 16-bit matrices, without sparsity.
+        memory: Bytes.
+        reading, inside, outside: Bytes per second of its memory; to the other GPUs of its node, one way; and to other
+            nodes.
+        fp8: FLOP/s of products of 8-bit matrices; 0 if there are none.
     """
 
     peak: float
@@ -50,18 +46,12 @@ GPUS = {name: Gpu(**sheet) for name, sheet in data("gpus.toml").items()}
 class Published(NamedTuple):
     """A run whose speed is published.
 
-    Parameters
-    ----------
-    name, model, layout, gpu : str, Transformer, Layout, Gpu
-        The model, its division, and the data sheet of the GPUs.
-    flops : float
-        FLOP/s per GPU, with recomputation counted.
-    layouts : tuple of Layout
-        The divisions that it may have had, if parts of the division are not published.
-    masked : bool
-        Whether the authors count the scores that a causal mask hides, although attention skips them.
-    precision : str
-        As for :func:`~d2lps.scaling.kept`.
+    Args:
+        name, model, layout, gpu: The model, its division, and the data sheet of the GPUs.
+        flops: FLOP/s per GPU, with recomputation counted.
+        layouts: The divisions that it may have had, if parts of the division are not published.
+        masked: Whether the authors count the scores that a causal mask hides, although attention skips them.
+        precision: As for :func:`~d2lps.scaling.kept`.
     """
 
     name: str
@@ -170,24 +160,17 @@ def step(
 ) -> dict[str, float]:
     """Return the seconds of a training step, divided by cause.
 
-    Parameters
-    ----------
-    model, layout, gpu : Transformer, Layout, Gpu
-        The model, its division, and the data sheet of the GPUs.
-    share : float, optional
-        The share e of the peak that products of matrices reach; the calibrated one if left out.
-    crossings : float
-        The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
-    per_node : int
-        GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
-    precision : str
-        As for :func:`kept`; with ``"fp8"`` the layers' matrices have 8 bits, and reach the same share of that peak.
+    Args:
+        model, layout, gpu: The model, its division, and the data sheet of the GPUs.
+        share: The share e of the peak that products of matrices reach; the calibrated one if left out.
+        crossings: The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
+        per_node: GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
+        precision: As for :func:`kept`; with ``"fp8"`` the layers' matrices have 8 bits, and reach the same share of
+            that peak.
 
-    Returns
-    -------
-    dict of str to float
+    Returns:
         ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``experts``, ``bubble``, ``data`` and
-        ``update``. What sequence parallelism gathers again is hidden behind the products for gradients of weights.
+            ``update``. What sequence parallelism gathers again is hidden behind the products for gradients of weights.
     """
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share
@@ -226,16 +209,11 @@ def step(
 def throughput(run: Published, share: float | None = None, crossings: float = CROSSINGS) -> float:
     """Return the FLOP/s per GPU that the model predicts for a run, with recomputation counted as its authors do.
 
-    Parameters
-    ----------
-    run : Published
-        The run, in its own ``layout``.
-    share, crossings : float
-        As for :func:`step`.
+    Args:
+        run: The run, in its own ``layout``.
+        share, crossings: As for :func:`step`.
 
-    Returns
-    -------
-    float
+    Returns:
         FLOP/s.
     """
     layout, counted = run.layout, replace(run.model, fused=False) if run.masked else run.model
@@ -247,20 +225,15 @@ def throughput(run: Published, share: float | None = None, crossings: float = CR
 def calibrate(crossings: float = CROSSINGS) -> float:
     """Return the share e of the peak with which the first row of the table is met exactly.
 
-    Parameters
-    ----------
-    crossings : float
-        As for :func:`step`.
+    Args:
+        crossings: As for :func:`step`.
 
-    Returns
-    -------
-    float
+    Returns:
         The only constant of the model that is no data sheet and no count; the other nine rows are predictions.
 
-    Examples
-    --------
-    >>> print(f"{calibrate():.2f}")
-    0.59
+    Example:
+        >>> print(f"{calibrate():.2f}")
+        0.59
     """
     return bisect(lambda share: throughput(SC21[0], share, crossings) < SC21[0].flops)
 
@@ -277,16 +250,11 @@ def bisect(is_less: Callable[[float], bool]) -> float:
 def error(run: Published, crossings: float = CROSSINGS) -> tuple[float, float]:
     """Return predicted ÷ published − 1 of a run, least and greatest: two numbers if it may have had several layouts.
 
-    Parameters
-    ----------
-    run : Published
-        A row of ``SC21``, ``MLSYS23``, ``MEGATRON`` or ``LLAMA3``.
-    crossings : float
-        As for :func:`step`.
+    Args:
+        run: A row of ``SC21``, ``MLSYS23``, ``MEGATRON`` or ``LLAMA3``.
+        crossings: As for :func:`step`.
 
-    Returns
-    -------
-    (float, float)
+    Returns:
         Equal if the layout is published.
     """
     runs = [run._replace(layout=layout) for layout in run.layouts or (run.layout,)]

@@ -17,44 +17,33 @@ class ScalingError(Brief, ValueError):
 class Transformer:
     """A decoder of layers with attention and a perceptron, in whose place there may be experts.
 
-    Parameters
-    ----------
-    layers, width, heads, context, vocabulary : int
-        L; the size h of a vector; the number a of heads of attention; the tokens s of a sequence; V.
-    hidden : int, optional
-        The width of the perceptron's hidden layer; 4h if left out.
-    groups : int, optional
-        The number of heads of keys and values; ``heads`` if left out, fewer for grouped queries.
-    gated : bool
-        True for the kind of Llama: three matrices per perceptron (SwiGLU), RMSNorm, no biases, no learned positions.
-    tied : bool
-        Whether the head uses the matrix of the embedding.
-    biases : bool
-        Whether the four matrices of attention have biases.
-    dropout : bool
-        Whether each layer drops attention scores and both its results.
-    fused : bool
-        Whether attention saves no scores and skips the part that its causal mask hides, as FlashAttention does.
-    head : int, optional
-        The width of a head; ``width // heads`` if left out.
-    extra : int
-        Parameters of a layer in no matrix and in neither normalization of the width: biases of Qwen2, norms of keys.
-    experts, chosen, shared, narrow, dense : int
-        Perceptrons of a layer of experts; those that a token takes; those that all tokens take; the width of their
-        hidden layers; and the first layers without experts. Routers balance perfectly, and have a matrix.
-    latent : tuple of int
-        For attention of DeepSeek's kind (MLA): widths of the compressed queries (0: not compressed) and keys, and of
-        the rotated part of a head.
+    Args:
+        layers, width, heads, context, vocabulary: L; the size h of a vector; the number a of heads of attention; the
+            tokens s of a sequence; V.
+        hidden: The width of the perceptron's hidden layer; 4h if left out.
+        groups: The number of heads of keys and values; ``heads`` if left out, fewer for grouped queries.
+        gated: True for the kind of Llama: three matrices per perceptron (SwiGLU), RMSNorm, no biases, no learned
+            positions.
+        tied: Whether the head uses the matrix of the embedding.
+        biases: Whether the four matrices of attention have biases.
+        dropout: Whether each layer drops attention scores and both its results.
+        fused: Whether attention saves no scores and skips the part that its causal mask hides, as FlashAttention does.
+        head: The width of a head; ``width // heads`` if left out.
+        extra: Parameters of a layer in no matrix and in neither normalization of the width: biases of Qwen2, norms of
+            keys.
+        experts, chosen, shared, narrow, dense: Perceptrons of a layer of experts; those that a token takes; those that
+            all tokens take; the width of their hidden layers; and the first layers without experts. Routers balance
+            perfectly, and have a matrix.
+        latent: For attention of DeepSeek's kind (MLA): widths of the compressed queries (0: not compressed) and keys,
+            and of the rotated part of a head.
 
-    Raises
-    ------
-    ScalingError
-        For counts below 1, and if ``heads`` does not divide ``width`` (without ``head``), or ``groups`` ``heads``.
+    Raises:
+        ScalingError: For counts below 1, and if ``heads`` does not divide ``width`` (without ``head``), or ``groups``
+            ``heads``.
 
-    Examples
-    --------
-    >>> Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=50257).parameters
-    174604259328
+    Example:
+        >>> Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=50257).parameters
+        174604259328
     """
 
     layers: int
@@ -132,20 +121,14 @@ class Transformer:
     def flops_per_token(self, recompute: str = "none") -> int:
         """Return the FLOPs of a training step per token.
 
-        Parameters
-        ----------
-        recompute : str
-            ``"none"``; ``"selective"`` computes the scores of attention twice, ``"full"`` all layers.
+        Args:
+            recompute: ``"none"``; ``"selective"`` computes the scores of attention twice, ``"full"`` all layers.
 
-        Returns
-        -------
-        int
-            6 per parameter of a matrix that a token meets, and 12Lhs for the scores of attention
-            (half of it if fused): 72Lh²(1 + s/6h + V/12Lh), and 96Lh²(1 + s/6h + V/16Lh) with full recomputation.
+        Returns:
+            6 per parameter of a matrix that a token meets, and 12Lhs for the scores of attention (half of it if fused):
+                72Lh²(1 + s/6h + V/12Lh), and 96Lh²(1 + s/6h + V/16Lh) with full recomputation.
 
-        References
-        ----------
-        Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, appendix.
+        Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, appendix.
         """
         return sum(flops_of(self, recompute))
 
@@ -163,28 +146,22 @@ class Transformer:
     ) -> dict[str, float]:
         """Return the bytes that a layer saves for its backward pass on one GPU, by kind.
 
-        Parameters
-        ----------
-        micro, tokens : int
-            Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
-        tensor, sequence : int, bool
-            GPUs that share each layer (t), and whether they also divide the activations between its matrices.
-        recompute : str
-            ``"selective"`` saves no scores of attention, ``"full"`` only the layer's input.
-        element, precise, mask : int
-            Bytes of an activation, of a statistic of a normalization, and of an element of a dropout mask.
-        fused_swiglu : bool
-            Whether a gated perceptron saves two of its four vectors, and computes the others again, as xFormers does.
+        Args:
+            micro, tokens: Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
+            tensor, sequence: GPUs that share each layer (t), and whether they also divide the activations between its
+                matrices.
+            recompute: ``"selective"`` saves no scores of attention, ``"full"`` only the layer's input.
+            element, precise, mask: Bytes of an activation, of a statistic of a normalization, and of an element of a
+                dropout mask.
+            fused_swiglu: Whether a gated perceptron saves two of its four vectors, and computes the others again, as
+                xFormers does.
 
-        Returns
-        -------
-        dict of str to float
-            For the kind of GPT-2: bsh(34 + 5as/h) and 16 bytes per token of statistics. Tensor parallelism leaves
-            10 of the 34 whole; with sequence parallelism everything is divided by t.
+        Returns:
+            For the kind of GPT-2: bsh(34 + 5as/h) and 16 bytes per token of statistics. Tensor parallelism leaves 10 of
+                the 34 whole; with sequence parallelism everything is divided by t.
 
-        References
-        ----------
-        Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022 (arXiv 2205.05198).
+        Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022 (arXiv
+        2205.05198).
         """
         h, s = self.width, tokens or self.context
         if recompute == "full":
