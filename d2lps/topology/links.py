@@ -27,26 +27,18 @@ class TopologyError(Brief, ValueError):
 class Link:
     """A directed link from ``src`` to ``dst``, one way.
 
-    Parameters
-    ----------
-    src, dst : str
-        The nodes that it joins.
-    bandwidth : str or Bandwidth
-        Bytes per second of one of the ``count`` parallel links, such as ``"16 GB/s"``.
-    latency : float or str
-        Seconds (or ``"5 us"``) from the last byte sent to the last byte received.
-    count : int
-        The number of parallel links.
+    Args:
+        src, dst: The nodes that it joins.
+        bandwidth: Bytes per second of one of the ``count`` parallel links, such as ``"16 GB/s"``.
+        latency: Seconds (or ``"5 us"``) from the last byte sent to the last byte received.
+        count: The number of parallel links.
 
-    Raises
-    ------
-    UnitError, TopologyError
-        For a bad bandwidth or latency, and for a count below 1.
+    Raises:
+        UnitError, TopologyError: For a bad bandwidth or latency, and for a count below 1.
 
-    Examples
-    --------
-    >>> Link("gpu0", "gpu1", "25 GB/s", latency="5 us", count=2).capacity
-    50000000000.0
+    Example:
+        >>> Link("gpu0", "gpu1", "25 GB/s", latency="5 us", count=2).capacity
+        50000000000.0
     """
 
     src: str
@@ -71,25 +63,16 @@ class Link:
 class Resource:
     """The limits of a node itself. None means no limit and no cost.
 
-    Parameters
-    ----------
-    through : str or Bandwidth, optional
-        Bytes per second of all messages that pass through the node on their way between others.
-    adding : str or Bandwidth, optional
-        Bytes per second at which it adds the values that pass through it or arrive at its port.
-    overhead : float or str, optional
-        Least seconds (or ``"20 us"``) of its own time for each message through it, however small.
-    port : str or Bandwidth, optional
-        Bytes per second that it sends and receives together, such as a process with one thread.
-    computing : float, optional
-        FLOP per second at which it does the tasks of a schedule.
-    memory : str or int, optional
-        Bytes that fit on it, such as ``"80 GB"``.
+    Args:
+        through: Bytes per second of all messages that pass through the node on their way between others.
+        adding: Bytes per second at which it adds the values that pass through it or arrive at its port.
+        overhead: Least seconds (or ``"20 us"``) of its own time for each message through it, however small.
+        port: Bytes per second that it sends and receives together, such as a process with one thread.
+        computing: FLOP per second at which it does the tasks of a schedule.
+        memory: Bytes that fit on it, such as ``"80 GB"``.
 
-    Raises
-    ------
-    UnitError
-        For a bad bandwidth, time, rate or size.
+    Raises:
+        UnitError: For a bad bandwidth, time, rate or size.
     """
 
     through: Bandwidth | None = None
@@ -116,16 +99,11 @@ def require_counts(least: int = 1, **counts: object) -> None:
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
     """Return a full-duplex link: ``bandwidth`` in each of the two directions.
 
-    Parameters
-    ----------
-    a, b : str
-        The nodes that it joins.
-    bandwidth, latency, count
-        As for :class:`Link`, the same in both directions.
+    Args:
+        a, b: The nodes that it joins.
+        bandwidth, latency, count: As for :class:`Link`, the same in both directions.
 
-    Returns
-    -------
-    list of Link
+    Returns:
         The link from a to b, and the one from b to a.
     """
     rate, seconds = units.bandwidth(bandwidth), units.seconds(latency)
@@ -135,14 +113,10 @@ def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | st
 def kind_of(node: str) -> str:
     """Return the kind of node that a name suggests: ``gpu3`` is a GPU, ``cpu`` a CPU, any other name a machine.
 
-    Parameters
-    ----------
-    node : str
-        Its name.
+    Args:
+        node: Its name.
 
-    Returns
-    -------
-    str
+    Returns:
         ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``.
     """
     letters = node.rstrip("0123456789")

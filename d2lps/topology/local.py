@@ -45,30 +45,20 @@ def this_host(
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without GPUs it is :func:`one_memory`. Its name is the model of the GPUs or of
     the processor.
 
-    Parameters
-    ----------
-    nodes : iterable of str, optional
-        The nodes that the topology must have. GPUs are used only if all these nodes are GPUs of this machine. By
-        default all GPUs, or without GPUs ``rank0`` …, one for each processor that this process may use.
-    bandwidth : str or Bandwidth, optional
-        Bytes per second at which the one memory copies; by default a quick measurement, which takes some tens of
-        milliseconds (``calibrate`` measures better).
-    root : str or Path
-        The folder that contains ``proc/cpuinfo``.
+    Args:
+        nodes: The nodes that the topology must have. GPUs are used only if all these nodes are GPUs of this machine. By
+            default all GPUs, or without GPUs ``rank0`` …, one for each processor that this process may use.
+        bandwidth: Bytes per second at which the one memory copies; by default a quick measurement, which takes some
+            tens of milliseconds (``calibrate`` measures better).
+        root: The folder that contains ``proc/cpuinfo``.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The GPUs and links of the host, or its one memory.
 
-    Raises
-    ------
-    PlanError, TopologyError, UnitError
-        For invalid node names, and for a bad bandwidth.
+    Raises:
+        PlanError, TopologyError, UnitError: For invalid node names, and for a bad bandwidth.
 
-    References
-    ----------
-    ``nvidia-smi --help-query-gpu``; the encodings of the PCIe versions.
+    Source: ``nvidia-smi --help-query-gpu``; the encodings of the PCIe versions.
     """
     wanted = None if nodes is None else names(nodes)
     host = _gpus()
