@@ -57,12 +57,9 @@ class Block(NamedTuple):
 class Lanes:
     """The drawable content of a trace of a schedule. Races give all ``peak`` bytes, the scale of their bars, in common.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of a schedule.
-    slots : bool
-        Whether the times are slots, counted from 0.
+    Args:
+        trace: Of a schedule.
+        slots: Whether the times are slots, counted from 0.
     """
 
     def __init__(self, trace: Trace, slots: bool = False):
