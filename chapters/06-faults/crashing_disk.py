@@ -72,12 +72,10 @@ class Disk:
 class Folder:
     """What the learner's program sees of a :class:`Disk`.
 
-    Parameters
-    ----------
-    disk : Disk
-        What holds the files.
-    before : callable (number of the operation), optional
-        Called before each operation that changes something, and in the midst of a write; it may raise Crash.
+    Args:
+        disk: What holds the files.
+        before (callable (number of the operation)): Called before each operation that changes something, and in the
+            midst of a write; it may raise Crash.
     """
 
     def __init__(self, disk: Disk, before: Callable[[int], None] = lambda number: None):

@@ -23,7 +23,8 @@ class ScheduleError(Brief, ValueError):
     Example:
         >>> from d2lps.schedule import Schedule
         >>> try:
-        ...     Schedule(["gpu0"], {"x": Value(4), "y": Value(4)}, [Task("gpu0", "F", "0", 0, reads=("x",), makes=("y",))])
+        ...     task = Task("gpu0", "F", "0", 0, reads=("x",), makes=("y",))
+        ...     Schedule(["gpu0"], {"x": Value(4), "y": Value(4)}, [task])
         ... except ScheduleError as error:
         ...     print(error.reason, error)
         not-there act 1 (gpu0 F0.0): x is not on gpu0

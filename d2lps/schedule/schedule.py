@@ -22,7 +22,6 @@ acts do to values; ``cost.shared`` says when they happen.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -198,7 +197,7 @@ class Schedule:
                 ready |= {(node, name): end for node in act.plan.nodes for name in act.results(node)}
         return slots
 
-    @cached_property
+    @property
     def labels(self) -> dict[Task, str]:
         """The label of each task in the row of its node: with the stage if a node has several, or no micro-batches."""
         homes = {(task.node, task.of) for task in self.tasks}
@@ -216,7 +215,8 @@ class Schedule:
             return "\n".join(self.nodes)
         first = max(columns_of(head) for head in (corner, *self.nodes))
         rows = {corner: [str(i) for i in range(len(slots))]}
-        rows |= {node: [self.labels[slot[node]] if node in slot else "" for slot in slots] for node in self.nodes}
+        labels = self.labels
+        rows |= {node: [labels[slot[node]] if node in slot else "" for slot in slots] for node in self.nodes}
         widths = [max(map(len, cells)) for cells in zip(*rows.values(), strict=True)]
         lines = []
         for head, cells in rows.items():

@@ -220,7 +220,7 @@ def curves(
         >>> curve = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
         >>> list(curve)
         ['sync', 'async', 'staleness 0', 'staleness 1', 'staleness 4']
-        >>> [max(curve[name].staleness) <= s for name, s in [("staleness 0", 0), ("staleness 1", 1), ("staleness 4", 4)]]
+        >>> [max(curve[f"staleness {s}"].staleness) <= s for s in (0, 1, 4)]
         [True, True, True]
     """
     trained = {}

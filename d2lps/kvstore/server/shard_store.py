@@ -192,7 +192,7 @@ class ShardStore(BaseStore):
             rank, number, name, note: As :meth:`barrier` takes them.
 
         Returns:
-            For :meth:`wait_at`.
+            The argument of :meth:`wait_at`.
         """
         self.require_live(rank)
         with self._changed:

@@ -252,14 +252,14 @@ def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
     """Return everything that is drawn in the lanes."""
     schedule, rows = trace.plan, {node: i for i, node in enumerate(trace.plan.nodes)}
     makers = {name: task for task in schedule.tasks for name, _ in made_by(task)}
-    blocks = []
+    labels, blocks = schedule.labels, []
     for event in trace.events:
         act = schedule.acts[event.step - 1]
         task = act if isinstance(act, Task) else makers.get(_value(act))
         name = "U" if event.kind == "update" else task.name if task else ""
         hue = hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
         if isinstance(act, Task):
-            label, title = schedule.labels[act], str(act)
+            label, title = labels[act], str(act)
         elif event.kind == "update":
             label, title = "U", f"{event.src} U {event.key}"
         else:
