@@ -122,9 +122,9 @@ class Answers:
             if error is not None:
                 raise error
             answer = ["return", lane, self.write(thing(*arguments, **named))]
-        except Stopped:
-            raise
         except BaseException as error:
+            if type(error) is Stopped:  # its subclasses end the answer alone, and so go back to it
+                raise
             number = len(raised)
             raised[number] = error
             answer = ["raise", lane, [number, type(error).__name__, _builtin(type(error)), str(error)[:1000]]]
@@ -147,9 +147,9 @@ class Answers:
             arguments, named = self.read(arguments), self.read(named)
             try:
                 thing(*arguments, **named)
-            except Stopped:
-                raise
             except BaseException as error:
+                if type(error) is Stopped:
+                    raise
                 return error
         return None
 
