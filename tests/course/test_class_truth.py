@@ -109,7 +109,7 @@ def test_the_gradebook_has_the_points_and_days_of_everyone(graded):
 
 
 @pytest.mark.slow
-def test_what_deserves_a_look_is_noted_and_not_punished(graded):
+def test_conspicuous_answers_are_noted_without_a_penalty(graded):
     rows, language = graded["rows"], graded["language"]
 
     def notes(learner: str) -> list[str]:

@@ -70,7 +70,7 @@ def test_nobody_waits_longer_than_for_joining(tmp_path):
         assert said.startswith("WorkerLost (1,) rank 1 gave no sign of life") and took < 14, (said, took)
 
 
-def test_who_had_ended_before_it_was_looked_for_has_ended(monkeypatch):
+def test_a_worker_that_ended_early_counts_as_ended(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     meeting = Meeting.__new__(Meeting)

@@ -353,7 +353,7 @@ def test_what_is_refused_between_changes_nothing():
 
 
 @pytest.mark.slow
-def test_what_others_pushed_stays_when_one_pushes_again():
+def test_a_repeated_push_keeps_the_pushes_of_others():
     with kvstore.cluster("dist_sync", 3, 1, deadline=1.0) as stores:
         begun(stores, "w", size=40_000)[1].push("w", full(10, 40_000))
         value, out = full(1, 40_000), full(0, 40_000)
@@ -446,7 +446,7 @@ def test_ctrl_c_while_a_push_waits_and_then_another_call(size):
 
 
 @pytest.mark.parametrize("what", ["barrier", "init", "save", "load", "set_optimizer"])
-def test_what_all_workers_do_together_may_be_interrupted_and_done_again(what, tmp_path):
+def test_collective_calls_may_be_interrupted_and_repeated(what, tmp_path):
     with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
         begun(stores, "w")
         path = tmp_path / "store"

@@ -68,7 +68,7 @@ def test_one_of_two_proposals_is_taken(kind, held):
 
 @pytest.mark.slow(3)
 @pytest.mark.fault("F5", "process of the rendezvous stopped")
-def test_where_its_process_is_stopped_nobody_waits_for_it(held):
+def test_no_worker_waits_for_a_stopped_process(held):
     process, connect = held
     register = StoreRegister(connect, "run")
     register.begin(0, (A, B))

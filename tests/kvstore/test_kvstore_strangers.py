@@ -126,7 +126,7 @@ def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
 
 @pytest.mark.fault("F11", "a worker's bytes played again, with and without a secret")
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_what_a_worker_said_is_refused_when_it_is_played_again(secret, made):
+def test_replayed_messages_are_refused(secret, made):
     (server,) = tables(workers=1, secret=secret)
     with closing(Recorder(server.address)) as (line,):
         mine = store([server], 0, 1, {0: line.here}, secret=secret)
@@ -400,7 +400,7 @@ def executes(source: str) -> list[str]:
     ),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_nothing_in_the_package_executes_what_it_reads(path):
+def test_the_package_executes_nothing_it_reads(path):
     assert executes(path.read_text("utf-8")) == []
 
 

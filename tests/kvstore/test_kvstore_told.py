@@ -60,7 +60,7 @@ def test_an_option_is_refused_in_the_language_of_the_reader():
         kvstore.cluster(lost="ignore")
 
 
-def test_a_sentence_is_said_anew_on_the_other_side():
+def test_a_sentence_is_translated_at_the_other_end():
     sentence = told("store.told.lost", rank=2, why=told("store.told.ended"))
     travelled = json.loads(json.dumps(packed(sentence)))
     speak("zh")

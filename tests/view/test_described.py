@@ -24,7 +24,7 @@ def descriptions(html: str) -> list[str]:
     return re.findall(r"<desc>(.*?)</desc>", html)
 
 
-def test_each_run_of_a_race_says_what_is_sent_and_who_is_waited_for():
+def test_the_description_of_a_run_names_bytes_and_bottleneck():
     html = watch(*TRACES.values(), names=list(TRACES))._repr_html_()
     first, second = descriptions(html)
     sends = {name: sum(len(step) for step in plan.steps) for name, plan in PLANS.items()}
@@ -43,7 +43,7 @@ def test_a_pipeline_says_which_device_waits_longest():
         assert f"bubble: {100 * trace.bubble():.3g} %" in said
 
 
-def test_the_same_is_said_in_every_language():
+def test_descriptions_exist_in_each_language():
     said = []
     for language in LANGUAGES:
         speak(language)
