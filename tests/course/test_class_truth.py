@@ -1,4 +1,4 @@
-"""A class of sixteen in which everything happens that a teacher has to know; each is told, in each language."""
+"""A class of sixteen with every case that a teacher has to know; each is reported, in each language."""
 
 import builtins
 import csv

@@ -1,4 +1,4 @@
-"""A class of notebooks: right is solved, wrong is told why, nothing hangs, and no answer gets at the verdict."""
+"""A class of notebooks: right answers are solved, wrong ones get a reason, none hangs or changes its verdict."""
 
 import csv
 import json
@@ -210,7 +210,7 @@ def _doubled(folder: Path) -> None:
     hand_in(folder, "doubled", book)
 
 
-# ---- what is told
+# ---- notes
 
 
 @pytest.mark.slow

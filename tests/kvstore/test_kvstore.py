@@ -190,7 +190,7 @@ def test_a_pulled_value_has_the_kind_of_the_pushed_one():
         assert each(stores, work) == [(5.0, 5.0)] * 2
 
 
-# ---------------------------------------------------------------- an error to its caller, and to nobody else
+# ---------------------------------------------------------------- an error of its caller alone
 
 
 @pytest.mark.fault("F10", "keys, shapes, dtypes and kinds that are wrong")

@@ -1,4 +1,4 @@
-"""Who is stopped, has left, or does not wait any more: what the others are told, and what is not done after all."""
+"""Stopped workers, workers that have left, and abandoned waits: the messages to the others, and skipped work."""
 
 import signal
 import threading

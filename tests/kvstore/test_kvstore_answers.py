@@ -1,4 +1,4 @@
-"""What a server answers where it cannot do what is asked, or say it in one frame: an error to that worker alone."""
+"""Answers of a server to impossible requests, or too large for one frame: an error of that worker alone."""
 
 import itertools
 import json
@@ -140,7 +140,7 @@ ASKED = {
 
 
 def both(one, other, *arguments):
-    """What two workers are answered who ask the same."""
+    """Return the answers to two workers with the same request."""
     answers = []
     second = threading.Thread(target=lambda: answers.append(ask(other, *arguments)))
     second.start()

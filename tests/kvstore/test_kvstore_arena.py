@@ -1,4 +1,4 @@
-"""Large tensors of one host lie in memory that both ends share: what travels then is where they lie."""
+"""Large tensors of one host lie in memory that both ends share: only their places travel."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""A store that is written to a file while training goes on: what was there when all came, whatever comes meanwhile."""
+"""A store is saved while training continues: the file has the values at the barrier, without later pushes."""
 
 import ctypes
 import os
@@ -76,7 +76,7 @@ def held(monkeypatch):
 
 
 def gone_on(path, rule, rounds):
-    """What comes of a file in a local store, which takes one step with the sum of what two workers pushed."""
+    """Return the values of a local store that loads the file and takes one step with the sum of two pushes."""
     with kvstore.create("local") as store:
         began(store, rule)
         store.load(path)
@@ -475,7 +475,7 @@ def saves(pipe, path, prepare, *arguments):
 
 
 def in_a_process(path, prepare, *arguments):
-    """What it says, None where it is killed, and its exit code."""
+    """Return its output, None if it is killed, and its exit code."""
     pipe, theirs = FORKED.Pipe()
     process = FORKED.Process(target=saves, args=(theirs, path, prepare, *arguments))
     process.start()
@@ -527,7 +527,7 @@ def killed_at(path, step, number=signal.SIGKILL):
 
 @pytest.fixture(scope="module")
 def old_and_new(tmp_path_factory):
-    """What the file is before and after."""
+    """The states of the file before and after."""
     path = tmp_path_factory.mktemp("files") / "saved"
     with kvstore.create("local") as store:
         began(store)

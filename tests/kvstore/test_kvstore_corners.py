@@ -39,7 +39,7 @@ def counting(store, *keys, size=3):
 
 
 def interrupt(store):
-    """Within a call of it: whoever called does not wait any more."""
+    """Within a call of it, whose caller no longer waits."""
     store._calls.current.interrupted = True
     store._calls.current.stop()
 
@@ -54,7 +54,7 @@ def in_a_child(work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# ---- what lies where
+# ---- places
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
@@ -301,7 +301,7 @@ def test_a_forked_child_closes_nothing_of_its_parent():
         assert pulled(cluster[0]) == [2.0]
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize("staleness", [-1, 1.5, "2", None, True, float("nan"), 10**400, [1]], ids=range(8))

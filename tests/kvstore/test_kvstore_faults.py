@@ -1,4 +1,4 @@
-"""What a store survives: bad lines, lost and stopped workers, lost servers. Every call ends in time."""
+"""A store survives bad connections, lost and stopped workers and lost servers. Every call ends in time."""
 
 import os
 import random
@@ -81,7 +81,7 @@ def test_flipped_bits_are_noticed_by_their_codes(seed):
 
 
 def rounds(mine, many=5, elements=5000):
-    """What a worker sees in so many rounds."""
+    """Return the values that a worker sees in so many rounds."""
     mine.init("w", torch.zeros(elements, dtype=torch.float64))
     out, seen = torch.empty(elements, dtype=torch.float64), []
     for _ in range(many):
@@ -490,7 +490,7 @@ store.close()
 
 
 def workers(body, folder, n=2):
-    """What ``n`` workers under torchrun say, by line, and the exit status."""
+    """Return the output of ``n`` workers under torchrun, by line, and the exit status."""
     script = folder / "work.py"
     script.write_text(SCRIPT.format(body=textwrap.dedent(body)))
     done = torchrun(script, n)
@@ -623,7 +623,7 @@ def test_a_single_process_is_refused_with_the_way_to_start_several():
     assert "torchrun --local-addr=127.0.0.1 --nproc-per-node=4" in done.stderr
 
 
-# ---------------------------------------------------------------- nobody there, slow workers
+# ---------------------------------------------------------------- missing and slow workers
 
 
 def test_a_port_in_use_is_named():
@@ -693,7 +693,7 @@ def test_a_pull_that_waits_for_a_worker_says_for_whom():
         assert isinstance(error, KVError) and "for push 1 of worker 1" in str(error)
 
 
-# ---------------------------------------------------------------- what is not right
+# ---------------------------------------------------------------- faults
 
 
 NUMBERS = [10**5000, 10**400, float("inf"), float("-inf"), float("nan"), True, "0.1", None, [0.1], 1j]

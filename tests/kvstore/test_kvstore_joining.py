@@ -1,4 +1,4 @@
-"""Workers come together to make a store: who does not come is named by all others, within the seconds they have."""
+"""Workers meet to make a store: all others name a missing one before the deadline."""
 
 import re
 import subprocess
@@ -46,7 +46,7 @@ PHASES = {  # where worker 1 ends, what it does there, and the seconds that the 
 
 
 def made(folder, where, how, options, number=9):
-    """What three workers say, and how many seconds each took."""
+    """Return the outputs of three workers, and the seconds of each."""
     script = folder / "work.py"
     script.write_text(textwrap.dedent(SCRIPT).format(where=where, how=how, options=options, signal=number))
     return [(lines[0], float(lines[1])) if len(lines) > 1 else None for lines in forked(script, 3)]

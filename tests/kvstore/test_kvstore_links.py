@@ -1,4 +1,4 @@
-"""Links that are slow, cut or changed on their way, and workers who do not do the same: what is heard of it."""
+"""Slow, cut or corrupted links, and workers whose calls differ: the errors of the others."""
 
 import ctypes
 import errno

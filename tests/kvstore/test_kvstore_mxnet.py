@@ -216,7 +216,7 @@ def test_every_dtype_of_mxnet_is_held(local):
         assert out.tolist() == [6] * 5
 
 
-# ---------------------------------------------------------------- what it refuses
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Who got no processor for a while calls nobody lost; who is really dead is still noticed in time."""
+"""A starved process calls no worker lost; real deaths are still noticed in time."""
 
 import textwrap
 import threading

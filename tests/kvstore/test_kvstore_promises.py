@@ -1,4 +1,4 @@
-"""What a push that raises promises: which keys count, and that the same call again counts each of them once.
+"""Promises of a push that raises: it names the counted keys, and the same call again counts each of them once.
 
 The machine pushes and pulls at real servers, is interrupted at moments that nobody chose, and compares with sums.
 """
@@ -65,7 +65,7 @@ class Promises(RuleBasedStateMachine):
             self.require_untouched()
             self.cluster.close()
 
-    # ---- what is done
+    # ---- actions
 
     @rule(
         keys=st.lists(st.sampled_from(list(SIZES)), min_size=1, unique=True),

@@ -1,4 +1,4 @@
-"""What a primary refuses may be long so: a newer one may know better. It asks its backup before it says no."""
+"""A refusal of a primary may be outdated: it asks its backup before it refuses."""
 
 import threading
 import time

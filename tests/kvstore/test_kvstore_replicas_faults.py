@@ -1,4 +1,4 @@
-"""What goes wrong with the servers of a slot at the worst moment: between any two messages, or between the two."""
+"""Faults of the servers of a slot at the worst moments: between any two messages, or between the two servers."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Who holds a slot is decided in one place: of several proposals one is taken, and nobody hangs where it is silent."""
+"""One register decides the members of a slot: it takes one of several proposals, and no caller hangs if it is silent."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def held():
 
 
 def answered(ask) -> View:
-    """What it tells within a while."""
+    """Return its messages within a while."""
     heard, came = [], threading.Event()
     ask(lambda view: (heard.append(view), came.set()))
     assert came.wait(10)

@@ -1,4 +1,4 @@
-"""A primary that stands still, and another one takes over: workers find it, and nobody reads what was before."""
+"""A primary stands still and another one takes over: workers find it, and no pull returns an older value."""
 
 import threading
 import time

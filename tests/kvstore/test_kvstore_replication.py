@@ -115,7 +115,7 @@ def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Re
 
 
 def sent(to: Replica | Requests, kind: type) -> list:
-    """What it has sent of a kind since the last time, and forget the rest."""
+    """Return the messages of a kind that it has sent since the last time, and forget the rest."""
     return [effect.message for effect in to.take() if isinstance(effect, Send) and isinstance(effect.message, kind)]
 
 

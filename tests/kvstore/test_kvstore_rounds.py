@@ -1,4 +1,4 @@
-"""What a server holds: rounds that count workers, sums in the order of the ranks, policies. No sockets here."""
+"""The state of a server: rounds that count workers, sums in the order of the ranks, policies. No sockets here."""
 
 import itertools
 import threading

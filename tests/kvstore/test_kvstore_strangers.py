@@ -303,7 +303,7 @@ def test_a_cluster_on_the_loopback_interface_has_a_secret_of_its_own():
         assert is_served(stores[0])
 
 
-# ---------------------------------------------------------------- what is not executed
+# ---------------------------------------------------------------- no execution
 
 
 # What a server does not ask its interpreter for while it is attacked, and what it may: to open memory that is lent.

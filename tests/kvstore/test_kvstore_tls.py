@@ -270,7 +270,7 @@ def test_a_farewell_of_tls_ends_a_connection(files):
             near.receive(idle=True)
 
 
-# ---------------------------------------------------------------- what is on the wire
+# ---------------------------------------------------------------- the wire
 
 
 @pytest.mark.fault("F11", "somebody who listens on the wire")

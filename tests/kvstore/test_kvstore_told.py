@@ -17,7 +17,7 @@ from d2lps.messages import speak
 
 
 def fails(kind, call, **options):
-    """What worker 0 reads in each language if it does ``call`` after worker 1 has left."""
+    """Return the sentence that worker 0 reads in each language if it does ``call`` after worker 1 has left."""
     with kvstore.cluster("dist_sync", 2, 2, deadline=1, **options) as (one, other):
         each((one, other), lambda store: store.init("w", torch.zeros(3)))
         if kind is WorkerLost:

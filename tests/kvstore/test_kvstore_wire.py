@@ -1,4 +1,4 @@
-"""Frames: what is sent arrives, what is wrong is refused before anything is made for it; 10 000 frames of nonsense."""
+"""Frames: sent ones arrive, wrong ones are refused before any allocation; 10 000 frames of nonsense."""
 
 import os
 import random

@@ -188,7 +188,7 @@ def test_other_names_need_a_place():
 
 
 def compared():
-    """What each process of the next test does."""
+    """The program of each process of the next test."""
     import torch.distributed as dist
 
     carrier = Processes()

@@ -198,7 +198,7 @@ def test_equally_fast_buckets_are_equally_right():
 
 
 def test_the_first_case_needs_a_thought():
-    """What comes to mind first is slower there by at least 9 %."""
+    """The obvious answer is slower there by at least 9 %."""
     case = EXERCISES["buckets"].cases[0]
     solutions, soonest = texts_of("buckets").solutions(), judge_buckets.best(case)[0]
     given = list(case.sizes), list(case.ready), case.alpha, case.bandwidth

@@ -1,4 +1,4 @@
-"""What a run, a message chart and a plot show is said in one sentence each, and a plot has its numbers below it."""
+"""Runs, message charts and plots have one descriptive sentence each, and a plot has its numbers below it."""
 
 import re
 
