@@ -27,7 +27,7 @@ def gradients(rank: int, round_: int) -> list[torch.Tensor]:
 
 
 def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **options) -> list[torch.Tensor]:
-    """Return the values of all workers in the end; ``troubles``: (before which round, what, of which server, seconds later)."""
+    """Return the values of all workers in the end; ``troubles``: (before which round, fault, server, seconds later)."""
     turn = threading.Barrier(workers + 1)
 
     def work(store):

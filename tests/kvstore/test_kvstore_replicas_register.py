@@ -1,4 +1,4 @@
-"""One register decides the members of a slot: it takes one of several proposals, and no caller hangs if it is silent."""
+"""One register decides the members of a slot: of several proposals it takes one, and no caller hangs on it."""
 
 import os
 import signal
