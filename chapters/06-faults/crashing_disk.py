@@ -107,7 +107,7 @@ class Folder:
         self._disk.files[file].kept = self._disk.files[file].content
 
     def rename(self, old: str, new: str) -> None:
-        """Give the file another name. If that was taken, the other file is gone; at each moment one of the two is visible."""
+        """Give the file another name. A file of that name is replaced; one of the two is visible at each moment."""
         _require(new)
         file = self._file(old)
         self._step()
