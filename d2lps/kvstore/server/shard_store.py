@@ -35,7 +35,7 @@ class ShardStore(BaseStore):
             waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
         workers: How many push.
         staleness: Clocks that the slowest worker may be behind with ``"dist_ssp"``.
-        lost: What a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
+        lost: The effect of a lost worker on the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
             close over those who are left, and ``counted`` says how many that were).
         deadline: Seconds that a call may wait.
         record: Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
