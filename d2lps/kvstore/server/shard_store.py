@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
@@ -61,7 +62,7 @@ class ShardStore(BaseStore):
         *,
         staleness: int = 0,
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         record: bool = False,
     ):
         super().__init__(kind, workers, staleness, lost, deadline)
