@@ -26,7 +26,7 @@ from carriers import on_ranks, spread
 from saved import save
 
 from d2lps import kvstore
-from d2lps.kvstore.replicas.keeper import Keeper
+from d2lps.kvstore.server.process import Keeper
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Op
 

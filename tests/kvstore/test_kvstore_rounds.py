@@ -11,12 +11,12 @@ import torch
 
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, validate_state
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
-    found = ShardStore(kind, workers, deadline=options.pop("deadline", 0.3), **options)
+    found = SlotStore(kind, workers, deadline=options.pop("deadline", 0.3), **options)
     first = torch.zeros(elements) if value is None else value
     for rank in range(workers):
         found.init(rank, "w", elements, first.dtype, None if rank else first)
@@ -198,7 +198,7 @@ def test_who_has_said_goodbye_fails_only_those_who_still_push():
 
 
 def test_several_pushes_count_together_although_a_worker_is_lost_in_between():
-    held = ShardStore("dist_sync", 2, deadline=0.3)
+    held = SlotStore("dist_sync", 2, deadline=0.3)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
     with held.counting(0):
@@ -267,7 +267,7 @@ def test_a_failed_update_reaches_all_workers_until_a_load(kind, monkeypatch):
 
 def loading(**options):
     """Two keys of which one is staged for load 1."""
-    held = ShardStore("dist_sync", 2, deadline=0.3, **options)
+    held = SlotStore("dist_sync", 2, deadline=0.3, **options)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
     held.stage(0, 1, 0, {"value": torch.ones(4), "velocity": torch.ones(4)}, MOMENTUM)
@@ -407,7 +407,7 @@ def test_an_impossible_call_is_refused_and_changes_nothing(call, sentence):
 @pytest.mark.parametrize("wrong", [{"kind": "dist"}, {"lost": "wait"}])
 def test_unknown_policies_are_refused(wrong):
     with pytest.raises(Refused, match="it is one of"):
-        ShardStore(**{"kind": "dist_sync", "workers": 2} | wrong)
+        SlotStore(**{"kind": "dist_sync", "workers": 2} | wrong)
 
 
 # ---------------------------------------------------------------- every wait ends
@@ -532,7 +532,7 @@ def test_state_of_an_unknown_rule_is_refused(rule, state):
 
 
 def test_a_lost_worker_gets_no_snapshot():
-    held = ShardStore("dist_async", 2, lost="drop")
+    held = SlotStore("dist_async", 2, lost="drop")
     held.init(0, "w", 1, torch.float32, torch.zeros(1))
     held.keep(0, 1, True)
     assert held.kept(1, 0)["value"] == 0

@@ -166,13 +166,14 @@ class Watched:
         self.progress, self.waits = [], 0  # the same before each push of the slow one; pulls that it kept waiting
         self.lags = []  # of each value that was given out
         for server in cluster.servers:
-            server.store._may_read = self._may_read(server.store._may_read)
+            core = server.store.slot.core
+            core._is_readable = self._watched(core, core._is_readable)
 
-    def _may_read(self, may_read):
-        def watched(held, need):  # within the lock of the key: this is what the value has
-            if results := may_read(held, need):
-                self.lags.append(need - min(held.rounds))
-            return results
+    def _watched(self, core, is_readable):
+        def watched(pull):  # within the lock of the slot: this is what the value has
+            if readable := is_readable(pull):
+                self.lags.append(pull.round - min(core.committed[pull.part].rounds))
+            return readable
 
         return watched
 

@@ -1,4 +1,4 @@
-"""The session of one worker at a server: its requests, and the answers.
+"""The sessions at a server: the requests of one worker and the answers, and the messages of another server.
 
 One thread reads requests, another writes answers. Answers that wait hold no copies: they name values, which are never
 changed. A request that cannot be done is an error to this worker alone.
@@ -19,6 +19,9 @@ from d2lps.kvstore.codec import decode, layout, piece
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import PullRecord, PushRecord
+from d2lps.kvstore.replication.messages import Confirm, Name
+from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
+from d2lps.kvstore.server.parts import Pulled
 from d2lps.kvstore.server.requests import (
     read_optimizer,
     validate_barrier,
@@ -29,8 +32,8 @@ from d2lps.kvstore.server.requests import (
     validate_rows,
     validate_state,
 )
-from d2lps.kvstore.server.shard import Snapshot
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.slot import Slot
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.told import packed, told
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
@@ -39,6 +42,7 @@ from d2lps.units import is_count
 log = logging.getLogger("d2lps.kvstore.server")
 ANSWERS, SMALL = 16, 1024  # answers that may wait; bytes of an answer that the thread that has it sends itself
 STATE = 8 << 30  # bytes of the state of one part, at most
+FLUSH = 1.0  # seconds that a goodbye waits until pushes are committed
 
 
 class WorkerSession:
@@ -49,7 +53,7 @@ class WorkerSession:
     """
 
     def __init__(
-        self, store: ShardStore, channel: Channel, rank: int, incarnation: str, ended: Callable, number: int = 0
+        self, store: SlotStore, channel: Channel, rank: int, incarnation: str, ended: Callable, number: int = 0
     ):
         self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
         self.heard, self.open = own_time(), True
@@ -120,6 +124,9 @@ class WorkerSession:
 
     def _named(self, op: Op, error: Exception) -> KVError:
         """Return the error for the worker. An unexpected one is logged here, with its traceback."""
+        if isinstance(error, Broken):  # this server is not the primary any more: the worker asks another one
+            self.close()
+            return KVError(str(error))
         if isinstance(error, KVError):
             return error
         what = f"server {self.number} failed at {op.name.lower()}"
@@ -149,9 +156,12 @@ class WorkerSession:
 
     def on_pushpull(self, frame: Frame) -> None:
         """Do both, one after the other. If the pull has to wait for others, answer first that the push is counted."""
+        since = self.store.slot.core.seq
         self._count(frame)
-        if not self.on_pull(frame):
-            self._ok(frame)
+        if not self.on_pull(frame, since) and not all(
+            self.store.readable(entry.part, entry.round) for entry in frame.entries
+        ):
+            self._ok(frame)  # else the value is the answer, as soon as all servers of the slot have it
 
     def _count(self, frame: Frame) -> None:
         """Count several parts that are pushed at once; those that are counted already are read and let go."""
@@ -218,35 +228,34 @@ class WorkerSession:
             total.view(-1, width)[rows] = values.view(dtype).view(count, width)
         return total
 
-    def on_pull(self, frame: Frame, *since: object) -> bool:
+    def on_pull(self, frame: Frame, since: int | None = None) -> bool:
         """Answer when all parts may be read, and return True if that was so at once.
 
-        ``since``: for the store, if it has to know when the call began.
+        ``since``: the last command before the call began.
         """
         if not frame.entries:
             raise Refused("a pull says what it pulls")
-
         wanted = [(entry.part, entry.round) for entry in frame.entries]
-        return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), *since)
+        return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), since)
 
-    def _answer_pull(self, frame: Frame, snapshots: list[Snapshot] | KVError, rows: Tensor | None = None) -> None:
+    def _answer_pull(self, frame: Frame, pulled: list[Pulled] | KVError, rows: Tensor | None = None) -> None:
         """End a pull, perhaps in the thread of another worker: nothing is raised there."""
         try:
-            if isinstance(snapshots, KVError):
-                raise snapshots
-            values, pulls = [snapshot.value for snapshot in snapshots], []
+            if isinstance(pulled, KVError):
+                raise pulled
+            values, pulls = [each.value for each in pulled], []
             if rows is not None:
                 part, width, round_ = validate_rows(frame)
                 chosen = values[0].reshape(-1, width)[rows].reshape(-1)
                 if self.store.record:
-                    version = snapshots[0].version
+                    version = pulled[0].version
                     pulls = [PullRecord(part, self.rank, round_, version, nbytes=chosen.nbytes)]
                 self._answer(Op.DATA, frame.number, payload=raw(chosen), pulls=pulls)
                 return
             if self.store.record:
                 pulls = [
-                    PullRecord(entry.part, self.rank, entry.round, snapshot.version)
-                    for entry, snapshot in zip(frame.entries, snapshots, strict=True)
+                    PullRecord(entry.part, self.rank, entry.round, each.version)
+                    for entry, each in zip(frame.entries, pulled, strict=True)
                 ]
             offsets = self._share(frame, values, pulls)
             if offsets is not None:
@@ -307,7 +316,8 @@ class WorkerSession:
 
     def _answer_last(self, frame: Frame, name: str) -> None:
         """Answer with the number of the last barrier of that name that all have passed."""
-        self._ok(frame, {"last": self.store.last_barrier(self.rank, name)})
+        answer = partial(self._answer, Op.OK, frame.number, {"last": self.store.last_barrier(self.rank, name)})
+        self._when_committed(partial(self._when_it_holds, answer))  # another server may be the primary, and know more
 
     def on_optimizer(self, frame: Frame) -> None:
         """Set the optimizer, for worker 0."""
@@ -373,12 +383,48 @@ class WorkerSession:
         if self.rank:
             raise Refused(f"worker 0 {does}")
 
-    # ---- answering
+    def on_bye(self, frame: Frame) -> None:
+        """Wait a moment until its pushes are committed: they stay, whichever server ends."""
+        until = time.monotonic() + FLUSH
+        while not self.store.slot.alone and self.store.pending(self.rank) and time.monotonic() < until and self.open:
+            time.sleep(0.01)
+
+    # ---- answering: an answer holds also if this server ends
 
     def _ok(self, frame: Frame, metadata: dict | None = None) -> None:
-        self._answer(Op.OK, frame.number, metadata)
+        answer = partial(self._answer, Op.OK, frame.number, metadata)
+        if frame.op in PUSHES and self.store.kind == "dist_sync":
+            answer()  # the worker keeps it: it may have to push again before the open round closes
+        else:
+            self._when_committed(answer)
 
     def _error(self, frame: Frame, error: KVError) -> None:
+        answer = partial(self._answer_error, frame, error)
+        if isinstance(error, Refused):  # another server may be the primary, and know more
+            answer = partial(self._when_it_holds, answer)
+        if frame.op in PUSHES and self.store.kind != "dist_sync":
+            self._when_committed(answer)  # it says which pushes are counted
+        else:
+            answer()
+
+    def _when_committed(self, answer: Callable[[], object]) -> None:
+        try:
+            self.store.slot.when_committed(answer)
+        except Broken:
+            self.close()
+
+    def _when_it_holds(self, answer: Callable[[], object]) -> None:
+        slot = self.store.slot
+        try:
+            if slot.alone:
+                answer()
+                return
+            with slot.leading():
+                slot.ask(self.rank, Confirm(0, 0, self.rank), lambda _: answer())
+        except Broken:
+            self.close()
+
+    def _answer_error(self, frame: Frame, error: KVError) -> None:
         """Answer with an error; ``counted``: the entries of a push that are counted, by this or an earlier request."""
         shards, entries = self.store.shards, frame.entries if frame.op in PUSHES else ()
         counted = [
@@ -399,6 +445,9 @@ class WorkerSession:
         shared: bool = False,
         pulls: Sequence[PullRecord] = (),
     ) -> None:
+        if not self.store.slot.leads:
+            self.close()
+            return
         answer = (op, number, (), metadata, payload, shared), pulls
         # A small answer is sent here, if nothing is in its way: to wake another thread takes longer.
         if len(payload) <= SMALL and self._answers.empty() and self._sending.acquire(blocking=False):
@@ -445,3 +494,39 @@ class WorkerSession:
     def _record(self, pulls: Sequence[PullRecord], start: float, end: float) -> None:
         for pull in pulls:
             self.store.record.add(pull._replace(start=start, end=end))
+
+
+class PeerSession:
+    """The messages of another server of the slot."""
+
+    def __init__(self, slot: Slot, channel: Channel, other: Name):
+        self.slot, self.channel, self.other, self.open = slot, channel, other, True
+
+    def close(self) -> None:
+        self.open = False
+        self.channel.close()
+
+    def run(self) -> None:
+        """Hand the messages to the slot, until the other server ends or the session is closed."""
+        snapshots = Snapshots()
+        try:
+            while self.open:
+                frame = self.channel.receive(idle=True)
+                if frame is None:
+                    continue
+                self.slot.sign(self.other)
+                if frame.op == Op.PEER:
+                    self.slot.arriving |= begins_snapshot(frame)
+                    messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
+                    self.slot.hear(
+                        self.other, [message for message in map(snapshots.whole, messages) if message is not None]
+                    )
+                    self.slot.arriving = snapshots.coming
+                elif frame.op != Op.ALIVE:
+                    raise Broken(f"a server may not say {frame.op.name}")
+        except Broken:
+            pass
+        finally:
+            self.slot.arriving = False
+            self.channel.close()
+            self.slot.lost_line(self.other)

@@ -1,33 +1,41 @@
-"""A server with two replicas: at first the primary of the slot with its number, and the backup of the one before."""
+"""A server with its replicas: one of the slot with its number, which is the primary at first, and a backup of the slot
+before, if values have replicas.
+"""
 
 import os
 import secrets
 
-from d2lps.kvstore.replicas.lines import Peers
-from d2lps.kvstore.replicas.register import Register, StoreRegister
-from d2lps.kvstore.replicas.server import ReplicaServer
+from d2lps.carriers.rendezvous import DEADLINE
+from d2lps.kvstore.server.register import Register, StoreRegister
+from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.store import SlotStore
 
 
 class Host:
-    """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address`` on free ports."""
+    """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address`` on free ports.
+
+    ``settings``: the arguments of :class:`SlotStore`; ``run``: the ``run``, ``secret`` and ``certificates`` of a
+    :class:`Server`. Without a ``register`` its slot has no other server.
+    """
 
     def __init__(
         self,
         number: int,
         servers: int,
         settings: dict,
-        register: Register | StoreRegister,
-        peers: Peers,
+        register: Register | StoreRegister | None,
+        run: dict,
         folder: str | None = None,
         address: str = "127.0.0.1",
     ):
-        self.number, self.kind, incarnation = number, settings["kind"], secrets.token_hex(4)
-        self.replicas: dict[int, ReplicaServer] = {}
+        self.number, incarnation = number, secrets.token_hex(4)
+        self.deadline = settings.get("deadline", DEADLINE)
+        self.replicas: dict[int, Server] = {}
+        who = {"register": register, "server": number, "incarnation": incarnation} | run
         try:
-            for slot in (number, (number - 1) % servers):
+            for slot in (number, (number - 1) % servers) if register else (number,):
                 where = os.path.join(folder, f"{number}-{slot}-{incarnation}") if folder else (address, 0)
-                of = slot, number, incarnation, where, settings, register, peers
-                self.replicas[slot] = ReplicaServer(*of)
+                self.replicas[slot] = Server(SlotStore(**settings), where, number=slot, **who)
         except BaseException:
             self.close()
             raise

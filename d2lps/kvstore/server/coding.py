@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent
-from d2lps.kvstore.replicas.register import as_name
 from d2lps.kvstore.replication import Part, View
 from d2lps.kvstore.replication.messages import (
     Ack,
@@ -24,6 +23,7 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Snapshot,
 )
+from d2lps.kvstore.server.register import as_name
 from d2lps.kvstore.told import packed, unpacked
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 

@@ -10,15 +10,17 @@ from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore import threads
+from d2lps.kvstore.errors import Timeout
 from d2lps.kvstore.own_time import own_time
-from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
-from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import AddUp, Ask, Join, Name, Propose, Send, Summed
-from d2lps.kvstore.server.shard import wait_until
+from d2lps.kvstore.server.lines import PULSE, Line, Peers, refused
+from d2lps.kvstore.server.register import NOBODY, Register, StoreRegister
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 
 REGISTERED = 1.0  # seconds that a message waits for the first view, at most
+LOOK = 1.0  # seconds after which a thread that waits looks again, also if no other thread has woken it
 PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each check if a server listens there
 
 
@@ -26,6 +28,7 @@ class Slot:
     """Replica ``name`` of slot ``number``: (the server's number, its incarnation, where it listens).
 
     ``made(view)`` returns the rules as they are at first; ``deposed`` is called when this is not the primary any more.
+    Without a ``register`` it is a group of one, whose view never changes.
     """
 
     def __init__(
@@ -33,9 +36,9 @@ class Slot:
         number: int,
         name: Name,
         made: Callable[[View], Replica],
-        register: Register | StoreRegister,
-        peers: Peers | None,
-        deposed: Callable[[], object],
+        register: Register | StoreRegister | None = None,
+        peers: Peers | None = None,
+        deposed: Callable[[], object] = lambda: None,
     ):
         self.number, self.name, self._made, self._register, self._peers = number, name, made, register, peers
         self._deposed = deposed
@@ -52,10 +55,10 @@ class Slot:
         self._lines: dict[Name, Line] = {}
         self._signs: dict[Name, float] = {}  # when other servers last gave a sign of life
         self._seen = self.core.view, 0, 0
-        if peers:
+        if register:
             threads.start(f"d2lps clock of slot {number}", self._tick)
         else:
-            self.look()  # a group of one: its view never changes
+            self._told(View(1, (name,)))
 
     def close(self) -> None:
         """End as abruptly as if the process had ended."""
@@ -67,6 +70,11 @@ class Slot:
             self.changed.notify_all()
         for line in lines:
             line.close()
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a group of one: what is done is committed at once, and no other server may be the primary."""
+        return self._register is None
 
     @property
     def leads(self) -> bool:
@@ -138,6 +146,10 @@ class Slot:
 
     def when_committed(self, act: Callable[[], object]) -> None:
         """Call ``act`` when all that was done here until now is committed, or never if it will not be."""
+        if self.alone:
+            self.require_lead()
+            act()
+            return
         with self.leading() as core:
             self._commits.append((core.seq, act))
 
@@ -273,3 +285,34 @@ class Slot:
                             self._lines.pop(other).close()
             except Broken:
                 return
+
+
+def workers(ranks: Iterable[int]) -> str:
+    """Return the sentence's part that names workers."""
+    ranks = list(ranks)
+    if len(ranks) == 1:
+        return told("store.told.worker", ranks=ranks[0])
+    return told("store.told.workers", ranks=", ".join(map(str, ranks)))
+
+
+def over(what: str, seconds: float, missing: list[int]) -> str:
+    """Return the sentence for a wait that was too long: which wait, and for which workers."""
+    if missing:
+        return told("store.told.missing", what=what, seconds=f"{seconds:g}", workers=workers(missing))
+    return told("store.told.over", what=what, seconds=f"{seconds:g}")
+
+
+def wait_until(
+    condition: threading.Condition,
+    done: Callable[[], object],
+    seconds: float,
+    what: str,
+    missing: Callable[[], list[int]],
+) -> None:
+    """Wait until ``done``. Raises Timeout with the workers that are ``missing`` for ``what``."""
+    end = time.monotonic() + seconds
+    while not done():
+        left = end - time.monotonic()
+        if left <= 0:
+            raise Timeout(over(what, seconds, missing()))
+        condition.wait(min(LOOK, left))
