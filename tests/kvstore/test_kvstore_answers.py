@@ -71,7 +71,7 @@ def is_served(line, round_=1):
 @pytest.mark.parametrize(
     "method, ask",
     [
-        ("admit", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
+        ("admit_all", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
         ("counting", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
         ("pull", lambda line: line(Op.PULL, [FIRST._replace(round=0)])),
         ("init", lambda line: line(Op.INIT, payload=torch.ones(3), parts=[["c", 3]], dtype=0)),

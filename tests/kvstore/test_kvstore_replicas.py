@@ -13,8 +13,9 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push
 from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.parts import Gradient
 from d2lps.kvstore.server.process import kill
-from d2lps.kvstore.server.store import Gradient, SlotStore
+from d2lps.kvstore.server.store import SlotStore
 
 SERVERS, ROUNDS = 3, 8
 KEYS, SIZES = ["a", "b", "c"], (7, 300, 30_000)  # the last on all servers

@@ -9,12 +9,23 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Refused, Timeout
+from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.told import told
+
+
+class Gradient(NamedTuple):
+    """A pushed value, or a sum of some; ``own``: it may stay in its place; None if the sum has failed.
+
+    ``large``: it is added while other requests are served.
+    """
+
+    tensor: Tensor | None
+    own: bool
+    large: bool = False
 
 
 class Pulled(NamedTuple):
@@ -41,13 +52,11 @@ class JointPull:
         """Whether it is answered, or about to be."""
         return self._left <= 0
 
-    def take(self, place: int, pulled: Pulled) -> None:
-        """Take the part at ``place``, and reply if it was the last."""
-        self.pulled[place] = pulled
+    def came(self, count: int) -> None:
+        """Count parts that have come, and reply after the last."""
         with self._lock:
-            self._left -= 1
-            last = self._left == 0
-        if last:
+            before, self._left = self._left, self._left - count
+        if before > 0 and self._left == 0:
             self.reply(self.pulled)
 
     def fail(self, error: KVError) -> None:
@@ -103,10 +112,11 @@ class Shard:
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.elements // width:
             raise Refused(f"key {self.name} has rows 0 to {self.elements // width - 1} here")
 
-    def require_readable(self, held: Held) -> None:
-        """Raise KVError if a value of it may be half of something."""
-        if held.failed:
-            raise KVError(told("store.told.not-updated", key=self.name, why=held.failed))
+    def unreadable(self, held: Held | None) -> KVError:
+        """Return the error for a pull or a save of a value that is not here, or may be half of something."""
+        if held is None:
+            return no_value(self.name, "pull")
+        return KVError(told("store.told.not-updated", key=self.name, why=held.failed))
 
     def require_settled(self, name: str, seconds: float) -> None:
         """Raise Refused if a round is open; ``name``: of the call.
@@ -159,3 +169,16 @@ class Staged:
 def no_value(name: str, purpose: str) -> Refused:
     """Return the error for a key without a value."""
     return Refused(told("store.told.no-value", key=name, call=purpose))
+
+
+def lost_here(rank: int) -> WorkerLost:
+    """Return the error for a worker that this server has given up."""
+    return WorkerLost(told("store.told.without", rank=rank), (rank,))
+
+
+def require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
+    """Raise Refused unless a worker initialises a part as another one did: (elements, dtype)."""
+    if there != here:
+        (elements, dtype), (others, other) = there, here
+        given = {"elements": elements, "dtype": dtype, "rank": rank, "others": others, "other": other}
+        raise Refused(told("store.told.unlike", key=name, **given))

@@ -180,22 +180,18 @@ class WorkerSession:
         if not pushes:
             return
         end = time.monotonic()
-        with self.store.counting(self.rank):
+        with self.store.counting(self.rank) as push:
             for entry, tensor in pushes:
                 if self.store.record:
                     nbytes = frame.payload if entry.in_rows else tensor.nbytes
                     self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
-                self.store.push(self.rank, entry.part, entry.round, tensor, own)
+                push(entry.part, entry.round, tensor, own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
         dtype, sizes = validate_push(frame)
-        admit = self.store.admit
-        return (
-            dtype,
-            sizes,
-            [admit(self.rank, entry.part, entry.elements, dtype, entry.round) for entry in frame.entries],
-        )
+        pushes = [(entry.part, entry.elements, entry.round) for entry in frame.entries]
+        return dtype, sizes, self.store.admit_all(self.rank, dtype, pushes)
 
     def _shared_push(self, frame: Frame, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the tensors of a push in the memory of the worker, and the time at which it began to write them."""

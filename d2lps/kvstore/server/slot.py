@@ -42,6 +42,7 @@ class Slot:
     ):
         self.number, self.name, self._made, self._register, self._peers = number, name, made, register, peers
         self._deposed = deposed
+        self.alone = register is None  # what is done is committed at once, and no other server may be the primary
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)  # the commit, or the primary
         self.core, self.open = made(NOBODY), True
@@ -70,11 +71,6 @@ class Slot:
             self.changed.notify_all()
         for line in lines:
             line.close()
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is a group of one: what is done is committed at once, and no other server may be the primary."""
-        return self._register is None
 
     @property
     def leads(self) -> bool:
@@ -132,8 +128,9 @@ class Slot:
         number = next(self._ids)
         if reply:
             self._asked[number] = reply
-        request = request._replace(view=self.core.view.number, id=number)
-        self.core.receive(("worker", worker), request, own_time())
+        request = type(request)(self.core.view.number, number, *request[2:])
+        now = 0.0 if self.alone else own_time()  # no other server is ever silent
+        self.core.receive(("worker", worker), request, now)
         return number
 
     def forget(self, worker: int, numbers: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ of it while the next round closes.
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered
 from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.own_time import own_time
@@ -31,7 +31,17 @@ from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Name
 from d2lps.kvstore.server.coding import Held
-from d2lps.kvstore.server.parts import JointPull, Pulled, Reply, Shard, Staged, no_value
+from d2lps.kvstore.server.parts import (
+    Gradient,
+    JointPull,
+    Pulled,
+    Reply,
+    Shard,
+    Staged,
+    lost_here,
+    no_value,
+    require_same_shape,
+)
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.arena import SHARED, Arena
@@ -44,13 +54,6 @@ EARLIER = 0.75  # of a deadline: with lost="drop" a worker counts as lost before
 LOOK = 0.02  # seconds between two looks at what a worker at a barrier waits for
 PATIENCE = 1.0  # seconds of silence after which another server is taken for dead
 DEFERRED = 1 << 16  # bytes of a gradient, from which on it is added while other requests are served
-
-
-class Gradient(NamedTuple):
-    """A pushed value, or a sum of some; ``own``: it may stay in its place; None if the sum has failed."""
-
-    tensor: Tensor | None
-    own: bool
 
 
 class SlotStore:
@@ -118,7 +121,7 @@ class SlotStore:
         settings = self.workers, self.kind, self.staleness, PATIENCE
         copied = lambda held: held and held.copied()  # noqa: E731
         replica = Replica(name, view, (), *settings, self._added, self._published, copied)
-        replica.defers = lambda gradient: gradient.tensor.nbytes >= DEFERRED
+        replica.defers = lambda gradient: gradient.large
         return replica
 
     @property
@@ -129,14 +132,16 @@ class SlotStore:
 
     def _added(self, total: Gradient | None, gradient: Gradient | None, last: bool) -> Gradient | Tensor | None:
         """Return a sum with one more gradient. The last one is a tensor, or None if the sum has failed."""
-        keeps = self.updates is None or self._sends  # the sum is the new value, or is still to be sent
+        if total is None and not last:
+            return gradient
+        keeps = last and (self.updates is None or self._sends)  # the sum is the new value, or is still to be sent
         try:
             if total is None:
                 total = gradient
             elif gradient and total.tensor is not None:
-                if last and keeps and not total.own:  # it goes straight to its place
+                if keeps and not total.own:  # it goes straight to its place
                     place = self.allocate(total.tensor.numel(), total.tensor.dtype)
-                    total = Gradient(torch.add(total.tensor, gradient.tensor, out=place), True)
+                    return torch.add(total.tensor, gradient.tensor, out=place)
                 else:
                     total.tensor.add_(gradient.tensor)
             if not last:
@@ -150,29 +155,30 @@ class SlotStore:
 
     def _published(self, held: Held, add: m.Add, optimizer: Optimizer | None) -> Held:
         """Return the next value of a part."""
-        start = time.monotonic()
-        held = self._stepped(held._replace(counted=len(add.pushes)), add.total, optimizer)
+        start, counted = time.monotonic() if self.record else 0.0, len(add.pushes)
+        if held.failed:
+            held = held._replace(counted=counted)
+        elif optimizer is None and add.total is not None:  # as with MXNet, the sum is the new value
+            held = Held(add.total, held.memory, counted)
+        else:
+            held = self._stepped(held, add.total, optimizer, counted)
         if self.record:
             version = self.slot.core.parts[add.part].version + 1
             pushes = [] if held.failed else [*add.pushes]
             self.record.add(VersionRecord(add.part, version, pushes, start, time.monotonic()))
         return held
 
-    def _stepped(self, held: Held, total: Tensor | None, optimizer: Optimizer | None) -> Held:
-        if held.failed:
-            return held
+    def _stepped(self, held: Held, total: Tensor | None, optimizer: Optimizer, counted: int) -> Held:
         try:
             if total is None:
                 raise MemoryError("the pushes could not be added")
-            if optimizer is None:  # as with MXNet, the sum is the new value
-                return held._replace(value=total)
             if optimizer.scale not in (1, 1.0) and self._sends:
                 total = total.clone()
             place = self.allocate(total.numel(), total.dtype)
-            return held._replace(value=optimizer.stepped(held.value, total, held.memory, held.counted, place))
+            return Held(optimizer.stepped(held.value, total, held.memory, counted, place), held.memory, counted)
         except Exception as error:  # the state of the optimizer may be half of something
             log.exception("a key of slot %d could not be updated", self.slot.number)
-            return held._replace(failed=f"{type(error).__name__}: {error}")
+            return Held(held.value, held.memory, counted, f"{type(error).__name__}: {error}")
 
     # ---- what is known
 
@@ -239,9 +245,10 @@ class SlotStore:
         Returns:
             (Shard): This server's part of one key.
         """
-        if type(number) is not int or not 0 <= number < len(self.shards):
+        shards = self.shards
+        if type(number) is not int or not 0 <= number < len(shards):
             raise Refused(f"there is no part {number} here: init the key first")
-        return self.shards[number]
+        return shards[number]
 
     def require_live(self, rank: int) -> None:
         """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on.
@@ -285,7 +292,7 @@ class SlotStore:
         """
         with self.slot.leading() as core:
             if name in core.names:
-                _require_same_shape(name, core.likes[core.names[name]], rank, (elements, dtype))
+                require_same_shape(name, core.likes[core.names[name]], rank, (elements, dtype))
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
             held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
@@ -305,31 +312,45 @@ class SlotStore:
         Returns:
             False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
         """
+        return self.admit_all(rank, dtype, [(number, elements, round_)])[0]
+
+    def admit_all(self, rank: int, dtype: torch.dtype, pushes: Sequence[tuple[int, int, int]]) -> list[bool]:
+        """Decide, as :meth:`admit`, about all pushes of a frame: (part, elements, number of the push) each."""
+        synchronous, new = self.kind == "dist_sync", []
         with self.slot.leading() as core:
-            shard = self.shard(number)
-            shard.validate_push(elements, dtype)
-            if self.kind != "dist_sync" and self.updates is None:
-                raise Refused(told("store.told.no-optimizer", kind=self.kind))
-            self.require_live(rank)
-            counted = shard.rounds[rank]
-            if round_ <= counted:
-                return False
-            self.require_complete()
-            if round_ > counted + 1:
-                raise Refused(f"push {round_} of worker {rank} to key {shard.name} comes before push {counted + 1}")
-            if self.kind == "dist_sync" and shard.version < round_ - 1:
-                self.slot.wait(
-                    lambda: shard.version >= round_ - 1 or rank not in self.live or core.over,
-                    self.deadline,
-                    told("store.told.push-waits", push=round_, key=shard.name, round=round_ - 1),
-                    lambda: self._missing(shard, shard.version + 1),
-                )
-                self.require_live(rank)
-        return True
+            shards = self.shards
+            for number, elements, round_ in pushes:
+                shard = shards[number] if number < len(shards) else self.shard(number)
+                shard.validate_push(elements, dtype)
+                if not synchronous and core.chosen.optimizer is None:
+                    raise Refused(told("store.told.no-optimizer", kind=self.kind))
+                if core.losses:
+                    self.require_live(rank)
+                counted = core.counted(rank, number)
+                new.append(round_ > counted)
+                if round_ <= counted:
+                    continue
+                if core.losses:
+                    self.require_complete()
+                if round_ > counted + 1:
+                    raise Refused(f"push {round_} of worker {rank} to key {shard.name} comes before push {counted + 1}")
+                if synchronous and core.committed[number].version < round_ - 1:
+                    self._await_round(core, rank, shard, round_)
+        return new
+
+    def _await_round(self, core: Replica, rank: int, shard: Shard, round_: int) -> None:
+        """Wait until a push need not wait any longer for the round before it."""
+        self.slot.wait(
+            lambda: shard.version >= round_ - 1 or rank not in core.live or core.over,
+            self.deadline,
+            told("store.told.push-waits", push=round_, key=shard.name, round=round_ - 1),
+            lambda: self._missing(shard, shard.version + 1),
+        )
+        self.require_live(rank)
 
     @contextmanager
-    def counting(self, rank: int) -> Iterator[None]:
-        """Return a context within which the pushes of one frame are counted.
+    def counting(self, rank: int) -> Iterator[Callable]:
+        """Return a context within which the pushes of one frame are counted, each by a call of what it yields.
 
         The rules decide about all of them at once, and act on that in the end.
 
@@ -337,13 +358,13 @@ class SlotStore:
             rank: The worker. Raises WorkerLost if its pushes cannot count.
 
         Returns:
-            For a ``with`` block.
+            For a ``with`` block: it yields :meth:`push` without its ``rank``.
         """
         with self.slot.leading() as core:
             self.require_live(rank)
             self.require_complete()
             self._pushed = pushed = []
-            yield
+            yield partial(self._push, rank)
         # What this worker asks for next comes after a round that it has completed, although others may add it up.
         self.slot.pause(lambda: not any(map(core.completing, pushed)), self.deadline)
 
@@ -356,9 +377,15 @@ class SlotStore:
             own: Whether the store may keep ``value`` for ever.
         """
         with self.slot.leading():
-            if rank not in self.live:
-                self.require_live(rank)
-            self.slot.ask(rank, m.Push(0, 0, rank, number, round_, Gradient(value, own)))
+            self._push(rank, number, round_, value, own)
+
+    def _push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
+        core = self.slot.core
+        if rank not in core.live:
+            self.require_live(rank)
+        large = value.nbytes >= DEFERRED
+        core.push(rank, number, round_, Gradient(value, own, large))
+        if large:
             self._pushed.append(number)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
@@ -373,39 +400,50 @@ class SlotStore:
         Returns:
             Whether it was called at once.
         """
-        with self.slot.leading():
+        with self.slot.leading() as core:
             self.require_live(rank)
-            shards = [(self.shard(number), need) for number, need in wanted]
+            known, here, failed = self.shards, 0, None
+            shards = [(known[part] if part < len(known) else self.shard(part), need) for part, need in wanted]
             if len({shard.dtype for shard, _ in shards}) > 1:
                 raise Refused("what is pulled together is of one dtype")
-            pull = JointPull(rank, len(shards), own_time() + self.deadline, reply)
-            numbers = []
+            pull, numbers = JointPull(rank, len(shards), own_time() + self.deadline, reply), []
             for place, (shard, need) in enumerate(shards):
-                request = m.Pull(0, 0, rank, shard.number, need, since)
-                numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
-            self._pulls[pull] = numbers, shards
+                part = core.read(rank, shard.number, need, since)
+                if part is None:
+                    request = m.Pull(0, 0, rank, shard.number, need, since)
+                    numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
+                elif part.value is None or part.value.failed:
+                    failed = shard.unreadable(part.value)
+                    break
+                else:
+                    pull.pulled[place] = Pulled(part.value.value, part.version, part.value.counted)
+                    here += 1
+            if numbers:
+                self._pulls[pull] = numbers, shards
+        if failed:
+            pull.fail(failed)
+        self._came(pull, here)
         return pull.over
+
+    def _came(self, pull: JointPull, count: int) -> None:
+        pull.came(count)
+        if pull.over:
+            self._pulls.pop(pull, None)
+
+    def _answer(self, pull: JointPull, place: int, shard: Shard, answer: NamedTuple) -> None:
+        if not isinstance(answer, m.Value):
+            pull.fail(lost_here(pull.rank))
+        elif answer.value is None or answer.value.failed:
+            pull.fail(shard.unreadable(answer.value))
+        else:
+            pull.pulled[place] = Pulled(answer.value.value, answer.version, answer.value.counted)
+        self._came(pull, 1)
 
     def readable(self, number: int, need: int) -> bool:
         """Return True if a part may be read after so many pushes, once what is done is committed."""
         part, behind = self.slot.core.parts[number], self.staleness if self.kind == "dist_ssp" else need
         done = [part.version] if self.kind == "dist_sync" else [part.rounds[rank] + behind for rank in self.live]
         return all(count >= need for count in done)
-
-    def _answer(self, pull: JointPull, place: int, shard: Shard, answer: NamedTuple) -> None:
-        if not isinstance(answer, m.Value):
-            pull.fail(lost_here(pull.rank))
-        elif answer.value is None:
-            pull.fail(no_value(shard.name, "pull"))
-        else:
-            held = answer.value
-            try:
-                shard.require_readable(held)
-                pull.take(place, Pulled(held.value, answer.version, held.counted))
-            except KVError as error:
-                pull.fail(error)
-        if pull.over:
-            self._pulls.pop(pull, None)
 
     def set_optimizer(self, rank: int, optimizer: Optimizer | None, number: int | None = None) -> None:
         """Update by an optimizer from the next round on that closes. The same rule goes on with its state.
@@ -445,14 +483,7 @@ class SlotStore:
         return self.wait_at(self.come(rank, number, name, note))
 
     def come(self, rank: int, number: int, name: str = "", note: str | None = None) -> tuple:
-        """Come to a barrier, and do not wait yet.
-
-        Args:
-            rank, number, name, note: As :meth:`barrier` takes them.
-
-        Returns:
-            The argument of :meth:`wait_at`.
-        """
+        """Come to a barrier, as :meth:`barrier`, and do not wait yet. Returns the argument of :meth:`wait_at`."""
         answers: SimpleQueue[NamedTuple] = SimpleQueue()
         with self.slot.leading() as core:
             self.require_live(rank)
@@ -461,14 +492,7 @@ class SlotStore:
         return rank, number, name, request, answers
 
     def wait_at(self, place: tuple) -> str | None:
-        """Wait at a barrier. Raises WorkerLost, or Timeout.
-
-        Args:
-            place: As :meth:`come` returned it.
-
-        Returns:
-            The note of worker 0.
-        """
+        """Wait at a barrier. Returns the note of worker 0. Raises WorkerLost, or Timeout."""
         rank, number, name, request, answers = place
         until = time.monotonic() + self.deadline
         while True:
@@ -530,7 +554,8 @@ class SlotStore:
                 held = core.parts[shard.number].value
                 if held is None:
                     raise no_value(shard.name, "save")
-                shard.require_readable(held)
+                if held.failed:
+                    raise shard.unreadable(held)
             self.slot.ask(rank, m.Do(0, 0, rank, m.Keep(save, keep)))
 
     def kept(self, save: int, number: int) -> State:
@@ -584,11 +609,7 @@ class SlotStore:
             self.slot.ask(rank, m.Do(0, 0, rank, m.Load(load, tuple(values), optimizer)))
 
     def drop(self, load: int) -> None:
-        """Forget what was staged.
-
-        Args:
-            load: The number of the load.
-        """
+        """Forget what was staged for a load."""
         with self.slot.leading():
             self._staged.drop(load)
 
@@ -659,16 +680,3 @@ class SlotStore:
             for place, (shard, need) in enumerate(shards):
                 if pull.pulled[place] is None:
                     pull.fail(Timeout(self._waits(shard, need)))
-
-
-def lost_here(rank: int) -> WorkerLost:
-    """Return the error for a worker that this server has given up."""
-    return WorkerLost(told("store.told.without", rank=rank), (rank,))
-
-
-def _require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
-    """Raise Refused unless a worker initialises a part as another one did: (elements, dtype)."""
-    if there != here:
-        (elements, dtype), (others, other) = there, here
-        given = {"elements": elements, "dtype": dtype, "rank": rank, "others": others, "other": other}
-        raise Refused(told("store.told.unlike", key=name, **given))
