@@ -408,11 +408,15 @@ class Replica(State):
             if not live.issubset(summed):
                 return
             current.total = self.add(current.total, None, True)  # a worker for which it waited is lost
-        self._rounds[index] = Round()
-        number = self.parts[index].version + 1
-        for worker, counted in current.held:
-            self._answer_push(index, number, worker, counted)
-        self._command(m.Add(index, tuple([(rank, number) for rank in summed]), current.total))
+        number, total = self.parts[index].version + 1, current.total
+        pushes = tuple([(rank, number) for rank in summed])
+        summed.clear()
+        current.total, current.complete = None, False
+        if current.held:
+            held, current.held = current.held, []
+            for worker, counted in held:
+                self._answer_push(index, number, worker, counted)
+        self._command(m.Add(index, pushes, total))
 
     def _next(self, current: Round) -> int | None:
         """Return the worker whose push is to be added next, or None if that has not come."""
@@ -425,7 +429,7 @@ class Replica(State):
 
     def _on_summed(self, src: Name, summed: m.Summed, now: float) -> None:
         current = summed.round
-        if current is self._rounds[summed.part]:  # else the round has begun anew, in another view
+        if current is self._rounds[summed.part] and current.adding:  # else the round has begun anew, in another view
             current.adding, current.total = False, summed.total
             self._close(summed.part)
 

@@ -190,8 +190,7 @@ class WorkerSession:
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
         dtype, sizes = validate_push(frame)
-        pushes = [(entry.part, entry.elements, entry.round) for entry in frame.entries]
-        return dtype, sizes, self.store.admit_all(self.rank, dtype, pushes)
+        return dtype, sizes, self.store.admit_all(self.rank, dtype, frame.entries)
 
     def _shared_push(self, frame: Frame, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the tensors of a push in the memory of the worker, and the time at which it began to write them."""

@@ -45,7 +45,7 @@ from d2lps.kvstore.server.parts import (
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.arena import SHARED, Arena
-from d2lps.kvstore.wire.frames import Broken
+from d2lps.kvstore.wire.frames import Broken, Entry
 
 log = logging.getLogger("d2lps.kvstore.server")
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
@@ -312,14 +312,14 @@ class SlotStore:
         Returns:
             False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
         """
-        return self.admit_all(rank, dtype, [(number, elements, round_)])[0]
+        return self.admit_all(rank, dtype, [Entry(number, 0, 0, elements, round_)])[0]
 
-    def admit_all(self, rank: int, dtype: torch.dtype, pushes: Sequence[tuple[int, int, int]]) -> list[bool]:
-        """Decide, as :meth:`admit`, about all pushes of a frame: (part, elements, number of the push) each."""
+    def admit_all(self, rank: int, dtype: torch.dtype, pushes: Sequence[Entry]) -> list[bool]:
+        """Decide, as :meth:`admit`, about all pushes of a frame."""
         synchronous, new = self.kind == "dist_sync", []
         with self.slot.leading() as core:
             shards = self.shards
-            for number, elements, round_ in pushes:
+            for number, _, _, elements, round_ in pushes:
                 shard = shards[number] if number < len(shards) else self.shard(number)
                 shard.validate_push(elements, dtype)
                 if not synchronous and core.chosen.optimizer is None:
@@ -402,15 +402,15 @@ class SlotStore:
         """
         with self.slot.leading() as core:
             self.require_live(rank)
-            known, here, failed = self.shards, 0, None
-            shards = [(known[part] if part < len(known) else self.shard(part), need) for part, need in wanted]
-            if len({shard.dtype for shard, _ in shards}) > 1:
+            shards = [self.shard(number) for number, _ in wanted]
+            if len({shard.dtype for shard in shards}) > 1:
                 raise Refused("what is pulled together is of one dtype")
             pull, numbers = JointPull(rank, len(shards), own_time() + self.deadline, reply), []
-            for place, (shard, need) in enumerate(shards):
-                part = core.read(rank, shard.number, need, since)
+            here, failed = 0, None
+            for place, (number, need) in enumerate(wanted):
+                part, shard = core.read(rank, number, need, since), shards[place]
                 if part is None:
-                    request = m.Pull(0, 0, rank, shard.number, need, since)
+                    request = m.Pull(0, 0, rank, number, need, since)
                     numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
                 elif part.value is None or part.value.failed:
                     failed = shard.unreadable(part.value)
@@ -419,7 +419,7 @@ class SlotStore:
                     pull.pulled[place] = Pulled(part.value.value, part.version, part.value.counted)
                     here += 1
             if numbers:
-                self._pulls[pull] = numbers, shards
+                self._pulls[pull] = numbers, [*zip(shards, (need for _, need in wanted), strict=True)]
         if failed:
             pull.fail(failed)
         self._came(pull, here)
