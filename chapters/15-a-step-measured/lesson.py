@@ -248,3 +248,364 @@ curves = {
 print(scaler.skipped, scaler.scale)
 table("number-format", "last-loss", rows=[
     [name, f"{sum(losses[-5:]) / 5:.3f}"] for name, losses in curves.items()])
+
+# %% bytes
+mixed = memory(7.5e9, precision="mixed")
+kinds = ["weights", "gradients", "optimizer"]
+table("number-format", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
+    [name, *(f"{ledger[kind].predicted / 7.5e9:g}" for kind in kinds),
+     f"{ledger.predicted / 7.5e9:g}"] for name, ledger in
+    {name: memory(7.5e9, precision=name) for name in ("mixed", "bf16")}.items()])
+
+# %% guess-norm
+guess = d2lps.predict("norm", {"16 parts": "", "16 copies": ""})
+guess
+
+# %% norms
+def new():
+    torch.manual_seed(0)
+    return gpt.GPT(layers=2)
+
+def norm_of(weights):
+    return math.sqrt(sum(w.grad.double().square().sum().item() for w in weights))
+
+nodes, one = ["gpu0", "gpu1"], new()
+gpt.loss(one(small[0]), small[1]).backward()
+whole = clip_grad_norm_(one.parameters(), 1.0).item()
+root = 16 ** 0.5
+guess.reveal({"16 parts": root, "16 copies": 1.0})
+
+# %% norm-stages
+from d2lps.schedule import one_f_one_b, pipeline as lay_out
+
+stages = new().stages(2)
+pipeline.run(lay_out(one_f_one_b(2, 2)), stages, small, loss=gpt.loss)
+alone = [norm_of(stage.parameters()) for stage in stages]
+print(*(f"{each:.6f}" for each in (*alone, math.hypot(*alone))))
+print(f"{pipeline.clip(stages, 1.0):.6f} {whole:.6f}")
+
+# %% norm-tensor
+group = tensor.Group(nodes)
+cut = tensor.cut_gpt(new(), group)
+gpt.loss(cut(small[0]), small[1]).backward()
+parts = [w for module in cut.modules() if type(module).__name__ == "_Part"
+         for w in module.parameters()]
+copied = [w for w in cut.parameters() if all(w is not part for part in parts)]
+twice = math.hypot(norm_of(parts), math.sqrt(2) * norm_of(copied))
+print(len(parts), len(copied), f"{norm_of(parts):.6f} {norm_of(copied):.6f} {twice:.6f}")
+print(f"{tensor.clip(cut, group, 1.0):.6f} {whole:.6f}")
+
+# %% norm-zero
+for stage in range(4):
+    model = sharded.Sharded(new(), nodes, stage, loss=gpt.loss, max_norm=1.0)
+    model.step(small)
+    print(stage, f"{model.norm:.6f} {whole:.6f}")
+
+# %% ranks
+ranks = d2lps.ranks(4)
+ranks
+
+# %% px-clip
+# %%px
+import os
+
+os.environ["TORCH_FR_BUFFER_SIZE"] = "200"
+import torch
+import torch.distributed as dist
+from torch.nn.utils import clip_grad_norm_
+from d2lps import Processes
+from d2lps.train import gpt, tensor
+
+torch.set_num_threads(1)
+carrier = Processes(backend="gloo")
+group = tensor.Group(carrier.names, carrier)
+data = gpt.examples(gpt.prose("en"), 8 * 15)
+
+def sum_of_norms(net):
+    own = clip_grad_norm_(net.parameters(), float("inf")).item()
+    norm = sum(carrier.all_gather(own))
+    for w in net.parameters():
+        w.grad *= min(1.0, 1.0 / norm)
+    return norm
+
+ways = {"right": lambda net: tensor.clip(net, group, 1.0),
+        "own": lambda net: clip_grad_norm_(net.parameters(), 1.0).item(),
+        "sum": sum_of_norms}
+losses, norms, copies = {}, {}, {}
+for name, clip in ways.items():
+    torch.manual_seed(0)
+    net, losses[name], norms[name] = tensor.cut_gpt(gpt.GPT(layers=1), group), [], []
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
+    for i in range(15):
+        inputs, labels = (part[8 * i:8 * i + 8] for part in data)
+        optimizer.zero_grad()
+        loss = gpt.loss(net(inputs), labels)
+        loss.backward()
+        norms[name].append(clip(net))
+        optimizer.step()
+        losses[name].append(loss.item())
+    copies[name] = torch.cat([w.detach().flatten() for w in net[2].parameters()])
+
+# %% clip-curves
+rows = []
+for name, curve in ranks[0]["losses"].items():
+    apart = max((ranks[0]["copies"][name] - ranks[r]["copies"][name]).abs().max().item()
+                for r in range(1, 4))
+    rows.append([name, *(f"{ranks[r]['norms'][name][0]:.3f}" for r in (0, 3)),
+                 f"{curve[-1]:.4f}", show_number(apart, 2)])
+table("way", "norm-of-0", "norm-of-3", "last-loss", "copies-apart", rows=rows)
+
+# %% guess-ahead
+guess = d2lps.predict("ahead", {"H200": "ms"})
+guess
+
+# %% layers-seen
+def layers_seen(events):
+    copies = [each for each in events if each[0].startswith("Memcpy")]
+    kernels = [each for each in events if not each[0].startswith("Memcpy")][1:]
+    spans = {}
+    for letter, each in ("C", copies), ("F", kernels):
+        for k in range(6):
+            first, last = each[12 * k], each[12 * k + 11]
+            spans[f"{letter}{k}"] = first[2], last[2] + last[3]
+    return spans
+
+turns, ahead = (layers_seen(each["events"]) for each in recorded["figures"]
+                if each["what"].startswith("P28"))
+guess.reveal({"H200": 1e3 * max(end for _, end in ahead.values())})
+
+# %% forward-streams
+def forward(places, seconds, layers=6):
+    copies, computing = ([f"{kind}{k}" for k in range(layers)] for kind in "CF")
+    waits = {f"F{k}": [f"C{k}"] for k in range(layers)}
+    waits |= {f"C{k}": [f"F{k - places}"] for k in range(places, layers)}
+    return streams({"copies": copies, "computing": computing}, waits, seconds)
+
+seconds = {task: end - start for task, (start, end) in turns.items()}
+traces = {}
+for places, spans in (1, turns), (2, ahead):
+    schedule = forward(places, seconds)
+    traces[f"{places}"] = cost.shared(schedule)
+    traces[f"{places}, H200"] = replayed(schedule, spans, "H200")
+print(*(f"{sum(seconds[f'{kind}{k}'] for k in range(6)) * 1e3:.1f} ms" for kind in "CF"))
+print({name: show_seconds(trace.duration) for name, trace in traces.items()})
+watch(*traces.values(), names=[*traces], name="streams")
+
+# %% px-overlap
+# %%px
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
+
+dist.init_process_group("gloo")
+pair = dist.new_group([0, 1])
+
+def mark(name):
+    with record_function(name):
+        pass
+
+def marked(net):
+    for k, layer in enumerate(net):
+        def begins(layer, inputs, output, k=k):
+            output.register_hook(lambda gradient: mark(f"B{k}"))
+        layer.register_forward_hook(begins)
+    for w in net[0].parameters():
+        w.register_post_accumulate_grad_hook(lambda w: mark("W"))
+    return net
+
+def step():
+    mark("F")
+    gpt.loss(model(inputs), labels).backward()
+    mark("U")
+    optimizer.step()
+    optimizer.zero_grad()
+    mark("end")
+
+def profiled():
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        step()
+    return [(event.name, event.time_range.start, event.time_range.end)
+            for event in profiler.events()
+            if len(event.name) < 4 or event.name.startswith("gloo:")]
+
+if carrier.rank < 2:
+    torch.manual_seed(0)
+    net = marked(gpt.GPT(layers=4, width=256, heads=4))
+    homes = {id(w): k for k, layer in enumerate(net) for w in layer.parameters()}
+    model = DistributedDataParallel(net, process_group=pair, bucket_cap_mb=3)
+    last, sizes = {}, {}
+    def hook(state, bucket):
+        last[bucket.index()] = min(homes[id(w)] for w in bucket.parameters())
+        sizes[bucket.index()] = bucket.buffer().nbytes
+        return allreduce_hook(pair, bucket)
+    model.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, labels = gpt.examples(gpt.prose("en"), 4, seed=carrier.rank)
+    for _ in range(3):
+        step()
+    seen = profiled()
+    with model.no_sync():
+        quiet = profiled()
+    alone = {}
+    for index, size in sizes.items():
+        buffer, begun = torch.zeros(size // 4), time.perf_counter()
+        dist.all_reduce(buffer, group=pair)
+        alone[index] = time.perf_counter() - begun
+
+# %% step-seen
+def spans_of(seen):
+    starts = {name: start for name, start, _ in seen if not name.startswith("gloo:")}
+    begun, order = starts["F"], sorted(starts, key=starts.get)
+    spans = {name: (starts[name] - begun, starts[after] - begun)
+             for name, after in zip(order, order[1:]) if name != "W"}
+    sent = sorted((start - begun, end - begun) for name, start, end in seen
+                  if name.startswith("gloo:"))
+    spans |= {f"A{i}": span for i, span in enumerate(sent)}
+    return {name: (start / 1e6, end / 1e6) for name, (start, end) in spans.items()}
+
+seen, quiet = (spans_of(ranks[0][name]) for name in ("seen", "quiet"))
+last, alone = ranks[0]["last"], ranks[0]["alone"]
+computing = [name for name in seen if name[0] in "FBU"]
+waits = {f"A{i}": [f"B{k}"] for i, k in last.items()} | {"U": [f"A{i}" for i in last]}
+seconds = {name: end - start for name, (start, end) in quiet.items()}
+seconds |= {f"A{i}": each for i, each in alone.items()}
+queues = {"computing": computing, "messages": [f"A{i}" for i in last]}
+schedule = streams(queues, waits, seconds)
+plain = streams(queues, {**waits, "A0": [computing[-2]]}, seconds)
+watch(cost.shared(plain), cost.shared(schedule), replayed(schedule, seen, "gloo"),
+      names=["A", "B", "C"], name="overlap")
+
+# %% px-hang
+# %%px
+import json
+import tempfile
+from datetime import timedelta
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+timed = dist.new_group(timeout=timedelta(seconds=3))
+log, problem = [], None
+
+def add_up(name, count=1000):
+    log.append([name, count, "waits"])
+    dist.all_reduce(torch.ones(count), group=timed)
+    log[-1][2] = "done"
+
+try:
+    for number in range(2):
+        for layer in reversed(range(4)):
+            if (carrier.rank, number, layer) != (2, 1, 2):
+                add_up(f"{number}.g{layer}")
+except RuntimeError as error:
+    problem = str(error).splitlines()[0][-70:]
+
+# %% hang-seen
+for r in range(4):
+    print(r, ranks[r]["log"][-1], ranks[r]["problem"])
+
+# %% first-difference
+logs = [ranks[r]["log"] for r in range(4)]
+names = [[name for name, *_ in log] for log in logs]
+place = next(i for i, row in enumerate(zip(*names)) if len({*row}) > 1)
+for r, row in enumerate(names):
+    print(r, *row[:place], "|", *row[place:])
+
+# %% px-recorder
+# %%px
+folder = carrier.all_gather(tempfile.mkdtemp())[0]
+with open(f"{folder}/rank{carrier.rank}", "wb") as file:
+    file.write(_dump_fr_trace(True, True, False))
+entries = [entry for entry in json.loads(_dump_fr_trace_json())["entries"]
+           if entry["process_group"][0] == timed.group_name]
+
+# %% recorder
+for r in range(4):
+    entry = ranks[r]["entries"][-1]
+    print(r, {name: entry[name] for name in (
+        "collective_seq_id", "profiling_name", "input_sizes", "state")})
+
+# %% recorder-says
+import subprocess
+import sys
+
+command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace",
+           ranks[0]["folder"], "--prefix", "rank"]
+done = subprocess.run(command, capture_output=True, text=True)
+print(done.stdout[-1500:], done.stderr[-1500:])
+
+# %% px-save
+# %%px
+import torch.distributed.checkpoint as dcp
+from hashlib import sha256
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cpu", (4,))
+
+def made(seed):
+    torch.manual_seed(seed)
+    net = gpt.GPT(layers=2)
+    for layer in [*net, net]:
+        fully_shard(layer, mesh=mesh)
+    return net, torch.optim.AdamW(net.parameters(), lr=0.003)
+
+def state_of(net, optimizer):
+    net_state, optimizer_state = get_state_dict(net, optimizer)
+    return {"net": net_state, "optimizer": optimizer_state}
+
+def trained(net, optimizer, batches):
+    losses = []
+    for number in batches:
+        inputs, labels = (part[8 * number:8 * number + 8] for part in data)
+        loss = gpt.loss(net(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+def digest(state):
+    found = sha256()
+    for kind in (state["net"], state["optimizer"]["state"]):
+        for name, value in sorted(kind.items()):
+            tensors = value.values() if isinstance(value, dict) else [value]
+            for tensor in tensors:
+                whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+                found.update(whole.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+net, optimizer = made(0)
+trained(net, optimizer, range(3))
+state, checkpoint = state_of(net, optimizer), f"{folder}/checkpoint"
+dcp.save(state, checkpoint_id=checkpoint)
+before, after = digest(state), trained(net, optimizer, range(3, 6))
+local = sum(w.to_local().numel() for w in net.parameters())
+
+# %% files
+checkpoint = ranks[0]["checkpoint"]
+before, after = ranks[0]["before"], ranks[0]["after"]
+local = [ranks[r]["local"] for r in range(4)]
+for file in sorted(Path(checkpoint).iterdir()):
+    print(file.name, show_size(file.stat().st_size))
+ranks.close()
+
+# %% metadata
+from torch.distributed import checkpoint as dcp
+
+about = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+name = "net.1.perceptron.up.weight"
+print(len(about), [(*chunk.offsets, *chunk.sizes) for chunk in about[name].chunks])
+count = sum(w.numel() for w in gpt.GPT(layers=2).parameters())
+held = sum(math.prod(each.size) * 4 for each in about.values() if hasattr(each, "size"))
+print(local, count, held / count)
+
+# %% pair
+ranks = d2lps.ranks(2)
+for r in range(2):
+    ranks[r]["checkpoint"] = checkpoint
+
+# %% load-alone
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+net = gpt.GPT(layers=2)
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
