@@ -537,12 +537,12 @@ print(done.stdout[-1500:], done.stderr[-1500:])
 import torch.distributed.checkpoint as dcp
 from hashlib import sha256
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-mesh = init_device_mesh("cpu", (4,))
+four, two = DeviceMesh("cpu", [0, 1, 2, 3]), DeviceMesh("cpu", [0, 1])
 
-def made(seed):
+def made(seed, mesh):
     torch.manual_seed(seed)
     net = gpt.GPT(layers=2)
     for layer in [*net, net]:
@@ -574,7 +574,7 @@ def digest(state):
                 found.update(whole.numpy().tobytes())
     return found.hexdigest()[:16]
 
-net, optimizer = made(0)
+net, optimizer = made(0, four)
 trained(net, optimizer, range(3))
 state, checkpoint = state_of(net, optimizer), f"{folder}/checkpoint"
 dcp.save(state, checkpoint_id=checkpoint)
@@ -587,7 +587,6 @@ before, after = ranks[0]["before"], ranks[0]["after"]
 local = [ranks[r]["local"] for r in range(4)]
 for file in sorted(Path(checkpoint).iterdir()):
     print(file.name, show_size(file.stat().st_size))
-ranks.close()
 
 # %% metadata
 from torch.distributed import checkpoint as dcp
@@ -599,13 +598,54 @@ count = sum(w.numel() for w in gpt.GPT(layers=2).parameters())
 held = sum(math.prod(each.size) * 4 for each in about.values() if hasattr(each, "size"))
 print(local, count, held / count)
 
-# %% pair
-ranks = d2lps.ranks(2)
-for r in range(2):
-    ranks[r]["checkpoint"] = checkpoint
+# %% px-load
+# %%px
+if carrier.rank < 2:
+    net, optimizer = made(1, two)
+    state = state_of(net, optimizer)
+    dcp.load(state, checkpoint_id=checkpoint, process_group=two.get_group())
+    set_state_dict(net, optimizer, model_state_dict=state["net"],
+                   optim_state_dict=state["optimizer"])
+    loaded, goes_on = digest(state_of(net, optimizer)), trained(net, optimizer, range(3, 6))
+    smaller = sum(w.to_local().numel() for w in net.parameters())
+
+# %% loaded
+print(before, *(ranks[r]["loaded"] for r in range(2)))
+print(*(ranks[r]["smaller"] for r in range(2)))
+print(after, ranks[0]["goes_on"], sep="\n")
 
 # %% load-alone
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 net = gpt.GPT(layers=2)
 optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
+state = dict(zip(("net", "optimizer"), get_state_dict(net, optimizer)))
+dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+net.load_state_dict(state["net"])
+inputs, labels = (part[24:32] for part in data)
+print(gpt.loss(net(inputs), labels).item(), ranks[0]["after"][0])
+ranks.close()
+
+# %% exercise-mfu
+def mfu(layers, width, vocabulary, context, tokens, seconds, gpus, peak, again):
+    model = hardware = 0
+    # TODO
+    return model, hardware
+
+d2lps.check_exercise("mfu", mfu)
+
+# %% exercise-global-norm
+def global_norm(gradients, copies, sum_tensor, sum_stages):
+    norm = 0.0
+    # TODO
+    return norm
+
+d2lps.check_exercise("global-norm", global_norm)
+
+# %% exercise-who-hangs
+def who_hangs(logs):
+    rank, place, kind = None, None, None
+    # TODO
+    return rank, place, kind
+
+d2lps.check_exercise("who-hangs", who_hangs)
