@@ -100,7 +100,8 @@ def judge(case: GridCase, answer: Callable) -> dict[str, str]:
         raise failure("other-order", "norm-waits", case, rank=rank)
     norms = []
     for rank in range(ranks):
-        got = results[rank].item() if isinstance(results[rank], Tensor) and results[rank].numel() == 1 else results[rank]
+        got = results[rank]
+        got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
         if isinstance(got, bool) or not isinstance(got, Real):
             raise failure("wrong-type", "norm-type", case, rank=rank, got=repr(got)[:60])
         norms.append(float(got))

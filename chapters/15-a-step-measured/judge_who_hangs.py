@@ -54,12 +54,12 @@ def judge(case: HangCase, answer: Callable) -> dict[str, str]:
         raise failure("nothing-wrong", "hangs-alike", case, rank=rank)
     sizes = [len(log) for log in case.logs]
     if rank != case.rank:
-        raise failure("blames-others", "hangs-rank", case, got=rank, alike=case.ranks - 1)
+        raise failure("blames-others", "hangs-rank", case, got=rank, alike=case.ranks - 2)
     if place != case.place:
         end = place >= min(sizes) - 1 > case.place
         raise failure("at-the-end" if end else "other-place", "hangs-place", case, rank=rank, got=place)
     if kind != case.kind:
-        raise failure(f"not-{kind}", "hangs-kind", case, rank=rank, place=place, got=kind)
+        raise failure("other-kind", "hangs-kind", case, rank=rank, place=place, got=kind)
     return {"rank": str(rank), "call": str(case.calls[place]), "last": str(max(sizes) - 1)}
 
 
