@@ -26,10 +26,10 @@ class StepCase:
         return f"layers = {self.layers}, width = {self.width}, gpus = {self.gpus}, again = {self.again}"
 
     def utilization(
-        self, passes: float = 3, scores: bool = True, head: bool = True, gpus: int = 0
+        self, passes: float = 3, scores: float = 1, head: bool = True, gpus: int = 0
     ) -> tuple[float, float, float]:
-        """Return MFU, HFU, and an HFU that computes the head again, too; without some of the FLOPs if asked."""
-        layers = self.layers * (24 * self.width**2 + scores * 4 * self.context * self.width)
+        """Return MFU, HFU, and an HFU that counts the head twice, too; without some of the FLOPs if asked."""
+        layers = self.layers * (24 * self.width**2 + scores * 2 * self.context * self.width)
         last = head * 2 * self.vocabulary * self.width
         possible = self.seconds * (gpus or self.gpus) * self.peak / self.tokens
         model = passes * (layers + last) / possible
@@ -62,15 +62,16 @@ def _near(got: tuple[float, float], wanted: tuple[float, float]) -> bool:
 def _mistake(case: StepCase, got: tuple[float, float]) -> str:
     """Return the name of the first mistake that leads to these numbers."""
     model, hardware, with_head = case.utilization()
-    left_out = [case.utilization(scores=s, head=h) for s, h in ((False, True), (True, False), (False, False))]
+    left_out = [case.utilization(scores=s, head=h) for s, h in ((0, True), (1, False), (0, False))]
+    whole = case.utilization(scores=2)
     one_gpu, forward = case.utilization(gpus=1), case.utilization(passes=1)
     wrong = {
         "percent": [(100 * model, 100 * hardware)],
-        "turned-round": [(hardware, model)] if case.again else [],
         "again-in-model": [(hardware, hardware), (with_head, with_head)] if case.again else [],
         "again-forgotten": [(model, model)] if case.again else [],
         "head-again": [(model, with_head)] if case.again else [],
         "left-out": [each for least in left_out for each in (least[:2], (least[0], least[2]))],
+        "hidden-pairs": [whole[:2], (whole[0], whole[2])],
         "no-backward": [forward[:2], (forward[0], forward[2])],
         "one-gpu": [one_gpu[:2], (one_gpu[0], one_gpu[2])],
     }

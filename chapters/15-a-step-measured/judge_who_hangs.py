@@ -14,6 +14,7 @@ Log = list[tuple[str, int]]
 class HangCase:
     """What all ranks should call; and the rank that does something else, at which place, of which kind."""
 
+    name: str
     ranks: int
     calls: tuple[tuple[str, int], ...]
     rank: int = 0
@@ -22,7 +23,7 @@ class HangCase:
 
     @property
     def label(self) -> str:
-        return f"n = {self.ranks}, calls = {len(self.calls)}"
+        return f"{self.name}, n = {self.ranks}, calls = {len(self.calls)}"
 
     @property
     def right(self) -> tuple[int, int, str] | None:
@@ -56,7 +57,7 @@ def judge(case: HangCase, answer: Callable) -> dict[str, str]:
     if rank != case.rank:
         raise failure("blames-others", "hangs-rank", case, got=rank, alike=case.ranks - 2)
     if place != case.place:
-        end = place >= min(sizes) - 1 > case.place
+        end = place >= max(sizes) - 1 > case.place
         raise failure("at-the-end" if end else "other-place", "hangs-place", case, rank=rank, got=place)
     if kind != case.kind:
         raise failure("other-kind", "hangs-kind", case, rank=rank, place=place, got=kind)
@@ -88,16 +89,16 @@ def _steps(steps: int, layers: int) -> tuple[tuple[str, int], ...]:
 
 PLAIN = tuple(("all_reduce", size) for size in (400, 300, 200, 100)) * 2
 CASES = (
-    HangCase(4, PLAIN, 2, 5, "missing"),
-    HangCase(4, PLAIN, 0, 2, "order"),
-    HangCase(3, PLAIN, 1, 6, "size"),
-    HangCase(4, PLAIN),
-    HangCase(5, PLAIN, 4, 7, "missing"),
-    HangCase(8, _steps(2, 3), 6, 3, "missing"),
-    HangCase(3, _steps(1, 2), 0, 0, "missing"),
-    HangCase(6, _steps(2, 3), 5, 4, "order"),
-    HangCase(16, _steps(3, 4), 9, 30, "size"),
-    HangCase(3, PLAIN, 2, 0, "order"),
-    HangCase(4, tuple(("all_reduce", 64) for _ in range(5)), 3, 4, "missing"),
-    HangCase(3, (("all_reduce", 8),), 1, 0, "size"),
+    HangCase("A", 4, PLAIN, 2, 5, "missing"),
+    HangCase("B", 4, PLAIN, 0, 2, "order"),
+    HangCase("C", 3, PLAIN, 1, 6, "size"),
+    HangCase("D", 4, PLAIN),
+    HangCase("E", 5, PLAIN, 4, 7, "missing"),
+    HangCase("F", 8, _steps(2, 3), 6, 3, "missing"),
+    HangCase("G", 3, _steps(1, 2), 0, 0, "missing"),
+    HangCase("H", 6, _steps(2, 3), 5, 4, "order"),
+    HangCase("I", 16, _steps(3, 4), 9, 30, "size"),
+    HangCase("J", 3, PLAIN, 2, 0, "order"),
+    HangCase("K", 4, tuple(("all_reduce", 64) for _ in range(5)), 3, 4, "missing"),
+    HangCase("L", 3, (("all_reduce", 8),), 1, 0, "size"),
 )

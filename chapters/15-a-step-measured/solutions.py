@@ -9,7 +9,7 @@ from d2lps.notebook.grading import edited
 
 
 def mfu(layers, width, vocabulary, context, tokens, seconds, gpus, peak, again):
-    inside = layers * (24 * width**2 + 4 * context * width)
+    inside = layers * (24 * width**2 + 2 * context * width)
     head = 2 * vocabulary * width
     model = 3 * (inside + head)
     hardware = model + again * inside
@@ -47,15 +47,15 @@ def at_the_end(logs):
     return logs.index(shortest), len(shortest), "missing"
 
 
-INSIDE, SQUARES = "4 * context * width", "gradient.float().square().sum().item() / count"
+INSIDE, SQUARES = "2 * context * width", "gradient.float().square().sum().item() / count"
 WRONG = {
     "mfu": {
         "percent": [edited(mfu, ("return model / possible, hardware / possible", "return 100 * model / possible, 100 * hardware / possible"))],
-        "turned-round": [edited(mfu, ("return model / possible, hardware / possible", "return hardware / possible, model / possible"))],
         "again-in-model": [edited(mfu, ("return model / possible", "return hardware / possible"))],
         "again-forgotten": [edited(mfu, ("model + again * inside", "model"))],
         "head-again": [edited(mfu, ("again * inside", "again * (inside + head)"))],
         "left-out": [edited(mfu, (" + " + INSIDE, "")), edited(mfu, ("2 * vocabulary * width", "0"))],
+        "hidden-pairs": [edited(mfu, (INSIDE, "4 * context * width"))],
         "no-backward": [edited(mfu, ("3 * (inside", "1 * (inside"))],
         "one-gpu": [edited(mfu, ("seconds * gpus", "seconds"))],
         "differs": [edited(mfu, ("24 *", "12 *"))],
