@@ -17,4 +17,4 @@ def forward(places: int) -> Trace:
 
 def opening() -> dict[str, Trace]:
     """Return the pass with room for one layer, for two, and for all."""
-    return {"A": forward(1), "B": forward(2), "C": forward(LAYERS)}
+    return {"in-turn": forward(1), "one-ahead": forward(2), "all-ahead": forward(LAYERS)}

@@ -9,6 +9,7 @@ d2lps.opening("15")
 # %% imports
 import json
 import math
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,11 @@ from d2lps.units import show_number, show_seconds, show_size
 torch.set_num_threads(1)
 folder = Path(d2lps.__file__).parents[1] / "tests" / "benchmarks" / "measured"
 recorded = json.loads(max(folder.glob("step-*.json")).read_text("utf-8"))
+
+def measured(number):
+    figures = [each for each in recorded["figures"] if each["what"].startswith(number)]
+    return {"-".join(re.findall(r"\w+", each["what"])): each for each in figures}
+
 print(recorded["device"], recorded["date"], recorded["command"], sep="   ")
 
 # %% flops
@@ -37,7 +43,7 @@ net, batch = gpt.GPT(layers=4), gpt.examples(gpt.prose("en"), 16)
 model, tokens = net.transformer, batch[0].numel()
 with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
     gpt.loss(net(batch[0]), batch[1]).backward()
-weights = sum(w.numel() for w in net[1:].parameters() if w.dim() > 1)
+weights = sum(w.numel() for layer in [*net][1:] for w in layer.parameters() if w.dim() > 1)
 scores = 4 * model.layers * model.context * model.width
 print(counted.get_total_flops(), 3 * tokens * (2 * weights + scores))
 print(tokens * model.flops_per_token(), 6 * tokens * model.parameters)
@@ -64,49 +70,43 @@ table("operation", "per-byte", "speed", "traffic", rows=[
     for name, (flops, size, took) in points.items()])
 
 # %% roofline
-h200 = GPUS["h200"]
-single = {each["what"].removeprefix("P27 "): each for each in recorded["figures"]
-          if each["what"].startswith("P27")}
+h200, single = GPUS["h200"], measured("P27")
+names = ["sum-of-two", "softmax", "layer-norm", "gelu", "attention-in-parts", "attention-fused"]
 rows = []
-for name in ("sum of two", "softmax", "layer norm", "gelu", "attention in parts",
-             "attention, fused", *(f"bfloat16 matrices, n = {2**k}" for k in (9, 11, 13))):
-    flops, size, took = (single[name][kind] for kind in ("flops", "bytes", "seconds"))
+for name in (*names, *(f"bfloat16-matrices-n-{2**k}" for k in (9, 11, 13))):
+    flops, size, took = (single[f"P27-{name}"][kind] for kind in ("flops", "bytes", "seconds"))
     roof = min(h200.peak, flops / size * h200.reading)
-    rows.append([name, f"{flops / size:.3g}", f"{flops / took / 1e12:.3g}",
-                 f"{roof / 1e12:.3g}", f"{flops / took / roof:.0%}"])
+    rows.append([name.replace("-matrices-n-", " n = "), f"{flops / size:.3g}",
+                 f"{flops / took / 1e12:.3g}", f"{roof / 1e12:.3g}", f"{flops / took / roof:.0%}"])
 print(f"{h200.peak / h200.reading:.0f}")
 table("operation", "per-byte", "tera", "roof", "of-roof", rows=rows)
 
 # %% roofline-picture
-def seen(kind):
-    names = [name for name in single if name.startswith(kind)]
-    return ([single[name]["flops"] / single[name]["bytes"] for name in names],
-            [single[name]["flops"] / single[name]["seconds"] / 1e12 for name in names])
-
-others = [name for name in single if "matrices" not in name]
+formats = {"float32": "o", "tf32": "s", "bfloat16": "^", "float8": "v"}
+xs, ys = [], []
+for each in (*formats, ""):
+    points = [point for name, point in single.items()
+              if name.startswith(f"P27-{each}-matrices" if each else tuple(f"P27-{n}" for n in names))]
+    xs.append([point["flops"] / point["bytes"] for point in points])
+    ys.append([point["flops"] / point["seconds"] / 1e12 for point in points])
 x = [2.0**k for k in range(-3, 14)]
-kinds = {"float32": "o", "tf32": "s", "bfloat16": "^", "float8": "v"}
-xs, ys = zip(*(seen(kind) for kind in kinds), seen(tuple(others)))
-roofs = [[min(peak, each * h200.reading) / 1e12 for each in x]
-         for peak in (h200.peak, h200.fp8)]
-d2l.plot([x, x, *xs], [*roofs, *ys], "per-byte", "tera", xscale="log", yscale="log",
-         legend=["roof", "roof-fp8", *kinds, "others"], figsize=(6, 4),
-         fmts=["k-", "k:", *kinds.values(), "x"])
+roofs = [[min(peak, each * h200.reading) / 1e12 for each in x] for peak in (h200.peak, h200.fp8)]
+d2l.plot([x, x, *xs], [*roofs, *ys], "flop-per-byte", "tera", xscale="log", yscale="log",
+         legend=["roof", "roof-fp8", *formats, "other-operations"], figsize=(6, 4),
+         fmts=["k-", "k:", *formats.values(), "x"])
 
 # %% guess-mfu
-guess = d2lps.predict("mfu", {"bfloat16": "%", "bfloat16, recomputed": "%"})
+guess = d2lps.predict("mfu", {"bfloat16": "%", "bfloat16-recomputed": "%"})
 guess
 
 # %% mfu
-shape = "P26 24 layers, h = 2048, b = 8, s = 1024, "
-steps = {each["what"].removeprefix(shape): each for each in recorded["figures"]
-         if each["what"].startswith(shape)}
+shape = "P26-24-layers-h-2048-b-8-s-1024-"
+steps = {name.removeprefix(shape): each for name, each in measured("P26 24 layers, h = 2048").items()}
 guess.reveal({name: 100 * steps[name]["mfu"] for name in guess.asked})
 
 # %% mfu-table
-model = gpt.GPT(1, 2048, 16, 1024).transformer
-model = type(model)(**{**vars(model), "layers": 24})
-flops, rows = 8 * 1024 * model.flops_per_token(), []
+layer, vocabulary, tokens = 24 * 2048**2 + 2 * 1024 * 2048, 256, 8 * 1024
+flops, rows = 3 * tokens * (24 * layer + 2 * vocabulary * 2048), []
 for name, found in steps.items():
     took = median(found["seconds"])
     rows.append([name, show_seconds(took), f"{flops / took / h200.peak:.1%}",
@@ -117,8 +117,6 @@ table("number-format", "a-step", "mfu", "hfu", "most-memory", rows=rows)
 # %% published-mfu
 rows = []
 for run in LLAMA3[:2]:
-    whole, causal = (run.model.flops_per_token() if all else run.model.flops_per_token()
-                     for all in (True, False))
     rows.append([run.name, run.layout.gpus, f"{run.flops / 1e12:.0f}",
                  f"{run.flops / GPUS['h100'].peak:.1%}"])
 table("model", "gpus", "published-speed", "mfu", rows=rows)
@@ -239,10 +237,10 @@ def fit(kind=torch.float32, scaler=None, change=lambda net: net, divide=1024):
 scaler = Scaler()
 curves = {
     "float32": fit(), "bfloat16": fit(torch.bfloat16), "float16": fit(torch.float16),
-    "float16, scaled": fit(torch.float16, scaler),
+    "float16-scaled": fit(torch.float16, scaler),
     "float8": fit(change=partial(in_eight_bits, scaled=False)),
-    "float8, scaled": fit(change=partial(in_eight_bits, scaled=True)),
-    "bfloat16 weights": fit(change=lambda net: net.bfloat16())}
+    "float8-scaled": fit(change=partial(in_eight_bits, scaled=True)),
+    "bfloat16-weights": fit(change=lambda net: net.bfloat16())}
 
 # %% formats-plot
 print(scaler.skipped, scaler.scale)
@@ -328,9 +326,9 @@ def sum_of_norms(net):
         w.grad *= min(1.0, 1.0 / norm)
     return norm
 
-ways = {"right": lambda net: tensor.clip(net, group, 1.0),
-        "own": lambda net: clip_grad_norm_(net.parameters(), 1.0).item(),
-        "sum": sum_of_norms}
+ways = {"norm-of-all": lambda net: tensor.clip(net, group, 1.0),
+        "own-norm": lambda net: clip_grad_norm_(net.parameters(), 1.0).item(),
+        "sum-of-norms": sum_of_norms}
 losses, norms, copies = {}, {}, {}
 for name, clip in ways.items():
     torch.manual_seed(0)
@@ -370,8 +368,8 @@ def layers_seen(events):
             spans[f"{letter}{k}"] = first[2], last[2] + last[3]
     return spans
 
-turns, ahead = (layers_seen(each["events"]) for each in recorded["figures"]
-                if each["what"].startswith("P28"))
+turns, ahead = (layers_seen(measured("P28")[f"P28-{name}"]["events"])
+                for name in ("one-by-one", "ahead"))
 guess.reveal({"H200": 1e3 * max(end for _, end in ahead.values())})
 
 # %% forward-streams
@@ -383,10 +381,10 @@ def forward(places, seconds, layers=6):
 
 seconds = {task: end - start for task, (start, end) in turns.items()}
 traces = {}
-for places, spans in (1, turns), (2, ahead):
+for name, places, spans in ("in-turn", 1, turns), ("one-ahead", 2, ahead):
     schedule = forward(places, seconds)
-    traces[f"{places}"] = cost.shared(schedule)
-    traces[f"{places}, H200"] = replayed(schedule, spans, "H200")
+    traces[name] = cost.shared(schedule)
+    traces[f"{name} H200"] = replayed(schedule, spans, "H200")
 print(*(f"{sum(seconds[f'{kind}{k}'] for k in range(6)) * 1e3:.1f} ms" for kind in "CF"))
 print({name: show_seconds(trace.duration) for name, trace in traces.items()})
 watch(*traces.values(), names=[*traces], name="streams")
@@ -473,7 +471,7 @@ queues = {"computing": computing, "messages": [f"A{i}" for i in last]}
 schedule = streams(queues, waits, seconds)
 plain = streams(queues, {**waits, "A0": [computing[-2]]}, seconds)
 watch(cost.shared(plain), cost.shared(schedule), replayed(schedule, seen, "gloo"),
-      names=["A", "B", "C"], name="overlap")
+      names=["turns-messages", "early-messages", "measured"], name="overlap")
 
 # %% px-hang
 # %%px
