@@ -23,7 +23,7 @@ class StepCase:
 
     @property
     def label(self) -> str:
-        return f"layers = {self.layers}, width = {self.width}, gpus = {self.gpus}, again = {self.again}"
+        return f"n = {self.gpus}, layers = {self.layers}, width = {self.width}, again = {self.again}"
 
     def utilization(
         self, passes: float = 3, scores: float = 1, head: bool = True, gpus: int = 0

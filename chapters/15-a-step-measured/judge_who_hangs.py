@@ -23,7 +23,7 @@ class HangCase:
 
     @property
     def label(self) -> str:
-        return f"{self.name}, n = {self.ranks}, calls = {len(self.calls)}"
+        return f"n = {self.ranks}, calls = {len(self.calls)}, logs {self.name}"
 
     @property
     def right(self) -> tuple[int, int, str] | None:

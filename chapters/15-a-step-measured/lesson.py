@@ -156,7 +156,7 @@ def spread(net, batch):
     return torch.cat(gradients)
 
 def lost(gradients, kind):
-    return (gradients.to(kind) == 0).sum().item() / gradients.numel()
+    return (gradients.to(kind).float() == 0).sum().item() / gradients.numel()
 
 torch.manual_seed(0)
 small = [part[:8] for part in batch]
