@@ -241,8 +241,8 @@ curves = {
     "float8": fit(change=partial(in_eight_bits, scaled=False)),
     "float8-scaled": fit(change=partial(in_eight_bits, scaled=True)),
     "bfloat16-weights": fit(change=lambda net: net.bfloat16())}
-
-# %% formats-plot
+d2l.plot(list(range(30)), list(curves.values()), "step", "loss", legend=[*curves],
+         figsize=(6, 4), fmts=["-", "m--", "r:", "c-.", "y:", "k--", "b-."])
 print(scaler.skipped, scaler.scale)
 table("number-format", "last-loss", rows=[
     [name, f"{sum(losses[-5:]) / 5:.3f}"] for name, losses in curves.items()])
@@ -500,7 +500,6 @@ except RuntimeError as error:
 for r in range(4):
     print(r, ranks[r]["log"][-1], ranks[r]["problem"])
 
-# %% first-difference
 logs = [ranks[r]["log"] for r in range(4)]
 names = [[name for name, *_ in log] for log in logs]
 place = next(i for i, row in enumerate(zip(*names)) if len({*row}) > 1)
@@ -521,7 +520,6 @@ for r in range(4):
     print(r, {name: entry[name] for name in (
         "collective_seq_id", "profiling_name", "input_sizes", "state")})
 
-# %% recorder-says
 import subprocess
 import sys
 
@@ -586,7 +584,6 @@ local = [ranks[r]["local"] for r in range(4)]
 for file in sorted(Path(checkpoint).iterdir()):
     print(file.name, show_size(file.stat().st_size))
 
-# %% metadata
 from torch.distributed import checkpoint as dcp
 
 about = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
