@@ -73,20 +73,22 @@ table("operation", "per-byte", "speed", "traffic", rows=[
 h200, single = GPUS["h200"], measured("P27")
 names = ["sum-of-two", "softmax", "layer-norm", "gelu", "attention-in-parts", "attention-fused"]
 rows = []
-for name in (*names, *(f"bfloat16-matrices-n-{2**k}" for k in (9, 11, 13))):
+names += [f"bfloat16-matrices-n-{2**k}" for k in (9, 11, 13)] + ["float8-matrices-n-8192"]
+for name in names:
     flops, size, took = (single[f"P27-{name}"][kind] for kind in ("flops", "bytes", "seconds"))
-    roof = min(h200.peak, flops / size * h200.reading)
-    rows.append([name.replace("-matrices-n-", " n = "), f"{flops / size:.3g}",
-                 f"{flops / took / 1e12:.3g}", f"{roof / 1e12:.3g}", f"{flops / took / roof:.0%}"])
+    roof = min(h200.fp8 if "float8" in name else h200.peak, flops / size * h200.reading)
+    rows.append([name.replace("-matrices-n-", " n = "), show_seconds(took),
+                 f"{flops / size:.3g}", f"{flops / took / 1e12:.3g}",
+                 f"{roof / 1e12:.3g}", f"{flops / took / roof:.0%}"])
 print(f"{h200.peak / h200.reading:.0f}")
-table("operation", "per-byte", "tera", "roof", "of-roof", rows=rows)
+table("operation", "takes", "per-byte", "tera", "roof", "of-roof", rows=rows)
 
 # %% roofline-picture
 formats = {"float32": "o", "tf32": "s", "bfloat16": "^", "float8": "v"}
 xs, ys = [], []
 for each in (*formats, ""):
     points = [point for name, point in single.items()
-              if name.startswith(f"P27-{each}-matrices" if each else tuple(f"P27-{n}" for n in names))]
+              if name.startswith(f"P27-{each}-matrices" if each else tuple(f"P27-{n}" for n in names[:6]))]
     xs.append([point["flops"] / point["bytes"] for point in points])
     ys.append([point["flops"] / point["seconds"] / 1e12 for point in points])
 x = [2.0**k for k in range(-3, 14)]
