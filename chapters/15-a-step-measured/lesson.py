@@ -174,7 +174,7 @@ table("number-format", "as-it-is", "over-1024", "times-64", rows=rows)
 
 # %% scaler
 class Scaler:
-    def __init__(self, scale=2.0**16, patience=10):
+    def __init__(self, scale=2.0**30, patience=10):
         self.scale, self.patience, self.good, self.skipped = scale, patience, 0, 0
 
     def step(self, optimizer):

@@ -49,7 +49,7 @@ def streams(
     needed = {
         label: [other for other in others if homes.get(other) != homes.get(label)] for label, others in waits.items()
     }
-    for label in {*waits, *(other for others in waits.values() for other in others)}:
+    for label in (*homes, *waits, *(other for others in waits.values() for other in others)):
         if label not in homes or not LABEL.fullmatch(label):
             raise ScheduleError("no-such-task", given=repr(label), tasks=" ".join(homes))
     columns: dict[str, list[Act]] = {}
