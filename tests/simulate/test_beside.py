@@ -1,4 +1,4 @@
-"""Streams as nodes of a schedule: predictions against the recursion of two queues, and measured times in their place."""
+"""Streams as nodes of a schedule: predictions against the recursion of two queues, and measured times."""
 
 import pytest
 from hypothesis import given
