@@ -250,12 +250,12 @@ table("number-format", "last-loss", rows=[
     [name, f"{sum(losses[-5:]) / 5:.3f}"] for name, losses in curves.items()])
 
 # %% bytes
-mixed = memory(7.5e9, precision="mixed")
-kinds = ["weights", "gradients", "optimizer"]
-table("number-format", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
-    [name, *(f"{ledger[kind].predicted / 7.5e9:g}" for kind in kinds),
-     f"{ledger.predicted / 7.5e9:g}"] for name, ledger in
-    {name: memory(7.5e9, precision=name) for name in ("mixed", "bf16")}.items()])
+parts, rows = ["weights", "gradients", "optimizer"], []
+for name in ("mixed", "bf16"):
+    ledger = memory(7.5e9, precision=name)
+    each = [ledger[part].predicted for part in parts]
+    rows.append([name, *(f"{size / 7.5e9:g}" for size in (*each, sum(each)))])
+table("number-format", *(f"of-{part}" for part in parts), "in-all", rows=rows)
 
 # %% guess-norm
 guess = d2lps.predict("norm", {"16 parts": "", "16 copies": ""})
