@@ -309,7 +309,7 @@ ranks
 # %%px
 import os
 
-os.environ |= {"TORCH_FR_BUFFER_SIZE": "200", "KINETO_LOG_LEVEL": "5"}
+os.environ["TORCH_FR_BUFFER_SIZE"] = "200"
 import time
 import torch
 import torch.distributed as dist
@@ -423,8 +423,11 @@ def step():
     mark("end")
 
 def profiled():
+    errors = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
+    os.dup2(errors, 2)
     return [(event.name, event.time_range.start, event.time_range.end)
             for event in profiler.events()
             if len(event.name) < 4 or event.name.startswith("gloo:")]
@@ -441,12 +444,12 @@ if carrier.rank < 2:
         return allreduce_hook(pair, bucket)
     model.register_comm_hook(None, hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs, labels = gpt.examples(gpt.prose("en"), 4, seed=carrier.rank)
+    inputs, labels = gpt.examples(gpt.prose("en"), 1, seed=carrier.rank)
     for _ in range(3):
         step()
     seen = profiled()
     with model.no_sync():
-        quiet = profiled()
+        quiet = [profiled() for _ in range(3)]
     alone = {}
     for index, size in sizes.items():
         buffer, taken = torch.zeros(size // 4), []
@@ -467,11 +470,11 @@ def spans_of(seen):
     spans |= {f"A{i}": span for i, span in enumerate(sent)}
     return {name: (start / 1e6, end / 1e6) for name, (start, end) in spans.items()}
 
-seen, quiet = (spans_of(ranks[0][name]) for name in ("seen", "quiet"))
+seen, quiet = spans_of(ranks[0]["seen"]), [*map(spans_of, ranks[0]["quiet"])]
 last, alone = ranks[0]["last"], ranks[0]["alone"]
 computing = [name for name in seen if name[0] in "FBU"]
 waits = {f"A{i}": [f"B{k}"] for i, k in last.items()} | {"U": [f"A{i}" for i in last]}
-seconds = {name: end - start for name, (start, end) in quiet.items()}
+seconds = {name: min(each[name][1] - each[name][0] for each in quiet) for name in computing}
 seconds |= {f"A{i}": each for i, each in alone.items()}
 queues = {"computing": computing, "messages": [f"A{i}" for i in last]}
 schedule = streams(queues, waits, seconds)
@@ -518,6 +521,7 @@ folder = carrier.all_gather(tempfile.mkdtemp())[0]
 dump = pickle.loads(_dump_fr_trace(True, True, False))
 dump["entries"] = [entry for entry in dump["entries"]
                    if entry["process_group"][0] == timed.group_name]
+dump["pg_config"] = {timed.group_name: {"desc": "", "ranks": "[0, 1, 2, 3]"}}
 with open(f"{folder}/rank{carrier.rank}", "wb") as file:
     pickle.dump(dump, file)
 entries = [{name: entry[name] for name in ("collective_seq_id", "profiling_name",
@@ -533,7 +537,8 @@ import sys
 command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace",
            ranks[0]["folder"], "--prefix", "rank"]
 done = subprocess.run(command, capture_output=True, text=True)
-print(done.stdout[-1500:], done.stderr[-1500:])
+print(done.stderr[-3000:])
+print(done.stdout)
 
 # %% px-save
 # %%px
