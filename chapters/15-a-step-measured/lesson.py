@@ -518,10 +518,10 @@ for r, row in enumerate(names):
 # %% px-recorder
 # %%px
 folder = carrier.all_gather(tempfile.mkdtemp())[0]
-dump = pickle.loads(_dump_fr_trace(True, True, False))
-dump["entries"] = [entry for entry in dump["entries"]
+dump = pickle.loads(_dump_fr_trace(True, False, False))
+dump["entries"] = [entry | {"process_group": ("0", "")} for entry in dump["entries"]
                    if entry["process_group"][0] == timed.group_name]
-dump["pg_config"] = {timed.group_name: {"desc": "", "ranks": "[0, 1, 2, 3]"}}
+dump["pg_config"] = {"0": {"desc": "", "ranks": "[0, 1, 2, 3]"}}
 with open(f"{folder}/rank{carrier.rank}", "wb") as file:
     pickle.dump(dump, file)
 entries = [{name: entry[name] for name in ("collective_seq_id", "profiling_name",
@@ -537,8 +537,7 @@ import sys
 command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace",
            ranks[0]["folder"], "--prefix", "rank"]
 done = subprocess.run(command, capture_output=True, text=True)
-print(done.stderr[-3000:])
-print(done.stdout)
+print(*(line for line in done.stderr.splitlines() if ".py:" not in line), sep="\n")
 
 # %% px-save
 # %%px
