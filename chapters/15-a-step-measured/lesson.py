@@ -519,8 +519,9 @@ for r, row in enumerate(names):
 # %%px
 folder = carrier.all_gather(tempfile.mkdtemp())[0]
 dump = pickle.loads(_dump_fr_trace(True, False, False))
-dump["entries"] = [entry | {"process_group": ("0", "")} for entry in dump["entries"]
-                   if entry["process_group"][0] == timed.group_name]
+dump["entries"] = [
+    entry | {"process_group": ("0", ""), "record_id": entry["collective_seq_id"]}
+    for entry in dump["entries"] if entry["process_group"][0] == timed.group_name]
 dump["pg_config"] = {"0": {"desc": "", "ranks": "[0, 1, 2, 3]"}}
 with open(f"{folder}/rank{carrier.rank}", "wb") as file:
     pickle.dump(dump, file)
