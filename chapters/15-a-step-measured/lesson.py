@@ -383,14 +383,14 @@ def forward(places, seconds, layers=6):
     return streams({"copies": copies, "computing": computing}, waits, seconds)
 
 seconds = {task: end - start for task, (start, end) in turns.items()}
-traces = {}
-for name, places, spans in ("in-turn", 1, turns), ("one-ahead", 2, ahead):
+traces = []
+for places, spans in (1, turns), (2, ahead):
     schedule = forward(places, seconds)
-    traces[name] = cost.shared(schedule)
-    traces[f"{name} H200"] = replayed(schedule, spans, "H200")
-print(*(f"{sum(seconds[f'{kind}{k}'] for k in range(6)) * 1e3:.1f} ms" for kind in "CF"))
-print({name: show_seconds(trace.duration) for name, trace in traces.items()})
-watch(*traces.values(), names=[*traces], name="streams")
+    traces += [cost.shared(schedule), replayed(schedule, spans, "H200")]
+print(*(show_seconds(sum(seconds[f"{kind}{k}"] for k in range(6))) for kind in "CF"))
+print(*(show_seconds(trace.duration) for trace in traces))
+watch(*traces, name="streams", names=[
+    "in-turn", "measured-in-turn", "one-ahead", "measured-one-ahead"])
 
 # %% px-overlap
 # %%px
