@@ -6,7 +6,7 @@ from d2lps.simulate import streams
 LAYERS, COPY, COMPUTE = 8, 0.003, 0.005  # seconds of a layer
 
 
-def forward(places: int) -> Trace:
+def _forward(places: int) -> Trace:
     """Return a forward pass whose weights come from main memory, with room for so many layers on the GPU."""
     copies, computing = ([f"{kind}{k}" for k in range(LAYERS)] for kind in "CF")
     waits = {f"F{k}": [f"C{k}"] for k in range(LAYERS)}
@@ -17,4 +17,4 @@ def forward(places: int) -> Trace:
 
 def opening() -> dict[str, Trace]:
     """Return the pass with room for one layer, for two, and for all."""
-    return {"in-turn": forward(1), "one-ahead": forward(2), "all-ahead": forward(LAYERS)}
+    return {"in-turn": _forward(1), "one-ahead": _forward(2), "all-ahead": _forward(LAYERS)}
