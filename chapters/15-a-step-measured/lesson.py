@@ -43,7 +43,8 @@ net, batch = gpt.GPT(layers=4), gpt.examples(gpt.prose("en"), 16)
 model, tokens = net.transformer, batch[0].numel()
 with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
     gpt.loss(net(batch[0]), batch[1]).backward()
-weights = sum(w.numel() for layer in [*net][1:] for w in layer.parameters() if w.dim() > 1)
+matrices = [w for layer in [*net][1:] for w in layer.parameters() if w.dim() > 1]
+weights = sum(w.numel() for w in matrices)
 scores = 4 * model.layers * model.context * model.width
 print(counted.get_total_flops(), 3 * tokens * (2 * weights + scores))
 print(tokens * model.flops_per_token(), 6 * tokens * model.parameters)
@@ -71,11 +72,13 @@ table("operation", "per-byte", "speed", "traffic", rows=[
 
 # %% roofline
 h200, single = GPUS["h200"], measured("P27")
-names = ["sum-of-two", "softmax", "layer-norm", "gelu", "attention-in-parts", "attention-fused"]
+names = ["sum-of-two", "softmax", "layer-norm", "gelu",
+         "attention-in-parts", "attention-fused"]
 rows = []
 names += [f"bfloat16-matrices-n-{2**k}" for k in (9, 11, 13)] + ["float8-matrices-n-8192"]
 for name in names:
-    flops, size, took = (single[f"P27-{name}"][kind] for kind in ("flops", "bytes", "seconds"))
+    found = single[f"P27-{name}"]
+    flops, size, took = found["flops"], found["bytes"], found["seconds"]
     roof = min(h200.fp8 if "float8" in name else h200.peak, flops / size * h200.reading)
     rows.append([name.replace("-matrices-n-", " n = "), show_seconds(took),
                  f"{flops / size:.3g}", f"{flops / took / 1e12:.3g}",
@@ -87,12 +90,13 @@ table("operation", "takes", "per-byte", "tera", "roof", "of-roof", rows=rows)
 formats = {"float32": "o", "tf32": "s", "bfloat16": "^", "float8": "v"}
 xs, ys = [], []
 for each in (*formats, ""):
-    points = [point for name, point in single.items()
-              if name.startswith(f"P27-{each}-matrices" if each else tuple(f"P27-{n}" for n in names[:6]))]
+    wanted = f"P27-{each}-matrices" if each else tuple(f"P27-{n}" for n in names[:6])
+    points = [point for name, point in single.items() if name.startswith(wanted)]
     xs.append([point["flops"] / point["bytes"] for point in points])
     ys.append([point["flops"] / point["seconds"] / 1e12 for point in points])
 x = [2.0**k for k in range(-3, 14)]
-roofs = [[min(peak, each * h200.reading) / 1e12 for each in x] for peak in (h200.peak, h200.fp8)]
+roofs = [[min(peak, each * h200.reading) / 1e12 for each in x]
+         for peak in (h200.peak, h200.fp8)]
 d2l.plot([x, x, *xs], [*roofs, *ys], "flop-per-byte", "tera", xscale="log", yscale="log",
          legend=["roof", "roof-fp8", *formats, "other-operations"], figsize=(6, 4),
          fmts=["k-", "k:", *formats.values(), "x"])
@@ -103,7 +107,8 @@ guess
 
 # %% mfu
 shape = "P26-24-layers-h-2048-b-8-s-1024-"
-steps = {name.removeprefix(shape): each for name, each in measured("P26 24 layers, h = 2048").items()}
+steps = {name.removeprefix(shape): each
+         for name, each in measured("P26 24 layers, h = 2048").items()}
 guess.reveal({name: 100 * steps[name]["mfu"] for name in guess.asked})
 
 # %% mfu-table
@@ -131,7 +136,8 @@ for name, kind in kinds.items():
     about = torch.finfo(kind)
     rows.append([name, about.bits // 8, f"{about.max:.3g}", f"{about.tiny:.2g}",
                  f"{about.smallest_normal * about.eps:.2g}", f"1/{1 / about.eps:.0f}"])
-table("number-format", "bytes-each", "largest", "smallest-full", "smallest", "spacing", rows=rows)
+table("number-format", "bytes-each", "largest", "smallest-full", "smallest",
+      "spacing", rows=rows)
 
 # %% sums
 ones = torch.full((4096,), 1.0)
@@ -142,6 +148,14 @@ for kind in (torch.bfloat16, torch.float16, torch.float32):
     print(kind, total.item(), ones.to(kind).sum().item(), sep="   ")
 weight = torch.tensor(1.0, dtype=torch.bfloat16)
 print(weight - 0.001, weight.float() - 0.001)
+
+# %% bytes
+parts, rows = ["weights", "gradients", "optimizer"], []
+for name in ("mixed", "bf16"):
+    ledger = memory(7.5e9, precision=name)
+    each = [ledger[part].predicted for part in parts]
+    rows.append([name, *(f"{size / 7.5e9:g}" for size in (*each, sum(each)))])
+table("number-format", *(f"of-{part}" for part in parts), "in-all", rows=rows)
 
 # %% guess-zeros
 guess = d2lps.predict("zeros", {"512": "%", "524 288": "%"})
@@ -248,14 +262,6 @@ d2l.plot(list(range(30)), list(curves.values()), "step", "loss", legend=[*curves
 print(scaler.skipped, scaler.scale)
 table("number-format", "last-loss", rows=[
     [name, f"{sum(losses[-5:]) / 5:.3f}"] for name, losses in curves.items()])
-
-# %% bytes
-parts, rows = ["weights", "gradients", "optimizer"], []
-for name in ("mixed", "bf16"):
-    ledger = memory(7.5e9, precision=name)
-    each = [ledger[part].predicted for part in parts]
-    rows.append([name, *(f"{size / 7.5e9:g}" for size in (*each, sum(each)))])
-table("number-format", *(f"of-{part}" for part in parts), "in-all", rows=rows)
 
 # %% guess-norm
 guess = d2lps.predict("norm", {"16 parts": "", "16 copies": ""})
@@ -474,7 +480,8 @@ seen, quiet = spans_of(ranks[0]["seen"]), [*map(spans_of, ranks[0]["quiet"])]
 last, alone = ranks[0]["last"], ranks[0]["alone"]
 computing = [name for name in seen if name[0] in "FBU"]
 waits = {f"A{i}": [f"B{k}"] for i, k in last.items()} | {"U": [f"A{i}" for i in last]}
-seconds = {name: min(each[name][1] - each[name][0] for each in quiet) for name in computing}
+seconds = {name: min(each[name][1] - each[name][0] for each in quiet)
+           for name in computing}
 seconds |= {f"A{i}": each for i, each in alone.items()}
 queues = {"computing": computing, "messages": [f"A{i}" for i in last]}
 schedule = streams(queues, waits, seconds)
@@ -615,7 +622,8 @@ if carrier.rank < 2:
     dcp.load(state, checkpoint_id=checkpoint, process_group=two.get_group())
     set_state_dict(net, optimizer, model_state_dict=state["net"],
                    optim_state_dict=state["optimizer"])
-    loaded, goes_on = digest(state_of(net, optimizer)), trained(net, optimizer, range(3, 6))
+    loaded = digest(state_of(net, optimizer))
+    goes_on = trained(net, optimizer, range(3, 6))
     smaller = sum(w.to_local().numel() for w in net.parameters())
 
 # %% loaded
