@@ -326,7 +326,7 @@ from d2lps.train import gpt, tensor
 torch.set_num_threads(1)
 carrier = Processes(backend="gloo")
 group = tensor.Group(carrier.names, carrier)
-data = gpt.examples(gpt.prose("en"), 4 * 8)
+data = gpt.examples(gpt.prose("en"), 4 * 5)
 
 def sum_of_norms(net):
     own = clip_grad_norm_(net.parameters(), float("inf")).item()
@@ -343,7 +343,7 @@ for name, clip in ways.items():
     torch.manual_seed(0)
     net, losses[name], norms[name] = tensor.cut_gpt(gpt.GPT(layers=1), group), [], []
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
-    for i in range(8):
+    for i in range(5):
         inputs, labels = (part[4 * i:4 * i + 4] for part in data)
         optimizer.zero_grad()
         loss = gpt.loss(net(inputs), labels)
@@ -453,7 +453,7 @@ if carrier.rank < 2:
     inputs, labels = gpt.examples(gpt.prose("en"), 1, seed=carrier.rank)
     for _ in range(3):
         step()
-    seen = profiled()
+    seen = [profiled() for _ in range(3)]
     with model.no_sync():
         quiet = [profiled() for _ in range(3)]
     alone = {}
@@ -476,7 +476,8 @@ def spans_of(seen):
     spans |= {f"A{i}": span for i, span in enumerate(sent)}
     return {name: (start / 1e6, end / 1e6) for name, (start, end) in spans.items()}
 
-seen, quiet = spans_of(ranks[0]["seen"]), [*map(spans_of, ranks[0]["quiet"])]
+seen, quiet = ([*map(spans_of, ranks[0][name])] for name in ("seen", "quiet"))
+seen = min(seen, key=lambda spans: spans["U"][1])
 last, alone = ranks[0]["last"], ranks[0]["alone"]
 computing = [name for name in seen if name[0] in "FBU"]
 waits = {f"A{i}": [f"B{k}"] for i, k in last.items()} | {"U": [f"A{i}" for i in last]}
@@ -510,7 +511,7 @@ try:
             if (carrier.rank, number, layer) != (2, 1, 2):
                 add_up(f"{number}.g{layer}")
 except RuntimeError as error:
-    problem = str(error).splitlines()[0][-70:]
+    problem = str(error).split("] ", 1)[-1][:50]
 
 # %% hang-seen
 for r in range(4):
@@ -632,8 +633,10 @@ print(*(ranks[r]["smaller"] for r in range(2)))
 print(after, ranks[0]["goes_on"], sep="\n")
 
 # %% load-alone
+import warnings
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 net = gpt.GPT(layers=2)
 optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
 state = dict(zip(("net", "optimizer"), get_state_dict(net, optimizer)))
