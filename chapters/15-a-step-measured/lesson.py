@@ -66,8 +66,8 @@ a, b, c = torch.randn(3, 1 << 22)
 points["a + b"] = len(a), 12 * len(a), rate(partial(torch.add, a, b, out=c))
 points["gelu"] = 10 * len(a), 8 * len(a), rate(partial(nn.functional.gelu, a))
 table("operation", "per-byte", "speed", "traffic", rows=[
-    [name, f"{flops / size:.3g}", f"{flops / took / 1e9:.3g} GFLOP/s",
-     f"{size / took / 1e9:.3g} GB/s"]
+    [name, show_number(flops / size), f"{show_number(flops / took / 1e9)} GFLOP/s",
+     f"{show_number(size / took / 1e9)} GB/s"]
     for name, (flops, size, took) in points.items()])
 
 # %% roofline
@@ -80,9 +80,9 @@ for name in names:
     found = single[f"P27-{name}"]
     flops, size, took = found["flops"], found["bytes"], found["seconds"]
     roof = min(h200.fp8 if "float8" in name else h200.peak, flops / size * h200.reading)
+    speeds = [show_number(each / 1e12) for each in (flops / took, roof)]
     rows.append([name.replace("-matrices-n-", " n = "), show_seconds(took),
-                 f"{flops / size:.3g}", f"{flops / took / 1e12:.3g}",
-                 f"{roof / 1e12:.3g}", f"{flops / took / roof:.0%}"])
+                 show_number(flops / size), *speeds, f"{flops / took / roof:.0%}"])
 print(f"{h200.peak / h200.reading:.0f}")
 table("operation", "takes", "per-byte", "tera", "roof", "of-roof", rows=rows)
 
@@ -118,7 +118,7 @@ for name, found in steps.items():
     took = median(found["seconds"])
     rows.append([name, show_seconds(took), f"{flops / took / h200.peak:.1%}",
                  f"{found['hfu']:.1%}", show_size(found["most bytes"])])
-print(f"{flops:.4g}", found["parameters"])
+print(show_number(flops), show_number(found["parameters"]))
 table("number-format", "a-step", "mfu", "hfu", "most-memory", rows=rows)
 
 # %% published-mfu
@@ -134,8 +134,9 @@ kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 rows = []
 for name, kind in kinds.items():
     about = torch.finfo(kind)
-    rows.append([name, about.bits // 8, f"{about.max:.3g}", f"{about.tiny:.2g}",
-                 f"{about.smallest_normal * about.eps:.2g}", f"1/{1 / about.eps:.0f}"])
+    numbers = about.max, about.tiny, about.smallest_normal * about.eps
+    rows.append([name, about.bits // 8, *(show_number(each, 5) for each in numbers),
+                 f"1/{show_number(1 / about.eps, 7)}"])
 table("number-format", "bytes-each", "largest", "smallest-full", "smallest",
       "spacing", rows=rows)
 
@@ -183,7 +184,8 @@ guess.reveal({"512": 100 * lost(g, torch.float16),
 # %% zeros-table
 rows = [[name, *(f"{lost(g * 2.0**k, kind):.1%}" for k in (0, -10, 6))]
         for name, kind in kinds.items()]
-print(small[0].numel(), f"{g.abs().median():.2g} … {g.abs().max():.2g}")
+print(small[0].numel(), show_number(g.abs().median().item(), 2),
+      show_number(g.abs().max().item(), 2))
 table("number-format", "as-it-is", "over-1024", "times-64", rows=rows)
 
 # %% scaler
@@ -259,7 +261,7 @@ curves = {
     "bfloat16-weights": fit(change=lambda net: net.bfloat16())}
 d2l.plot(list(range(30)), list(curves.values()), "step", "loss", legend=[*curves],
          figsize=(6, 4), fmts=["-", "m--", "r:", "c-.", "y:", "k--", "b-."])
-print(scaler.skipped, scaler.scale)
+print(scaler.skipped, show_number(scaler.scale))
 table("number-format", "last-loss", rows=[
     [name, f"{sum(losses[-5:]) / 5:.3f}"] for name, losses in curves.items()])
 
