@@ -75,7 +75,7 @@ def play(case: GridCase, answer: Callable) -> tuple[dict[int, object], list[list
             def add(number: object) -> float:
                 try:
                     value = float(number)
-                except (TypeError, ValueError, RuntimeError):
+                except (TypeError, ValueError, RuntimeError, OverflowError):
                     raise failure("wrong-type", "norm-gives", case, rank=rank, got=repr(number)[:60]) from None
                 given = give((name, value), members)
                 if any(other != name for other, _ in given):
@@ -104,7 +104,7 @@ def judge(case: GridCase, answer: Callable) -> dict[str, str]:
         got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
         if isinstance(got, bool) or not isinstance(got, Real):
             raise failure("wrong-type", "norm-type", case, rank=rank, got=repr(got)[:60])
-        norms.append(float(got))
+        norms.append(float(max(-1e300, min(got, 1e300))) if isinstance(got, int) else float(got))
     if not any(norms) and not any(given):
         raise failure("todo", "norm-nothing", case)
     for rank, got in enumerate(norms):

@@ -44,7 +44,8 @@ def judge(case: StepCase, answer: Callable) -> dict[str, str]:
         model, hardware = got
         if any(isinstance(each, bool) or not isinstance(each, Real) for each in (model, hardware)):
             raise TypeError
-    except (TypeError, ValueError):
+        model, hardware = float(model), float(hardware)
+    except (TypeError, ValueError, OverflowError):
         raise failure("wrong-type", "mfu-type", case, got=repr(got)[:60]) from None
     if model == hardware == 0:
         raise failure("todo", "mfu-nothing", case)
