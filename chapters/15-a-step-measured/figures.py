@@ -17,4 +17,4 @@ def _forward(places: int) -> Trace:
 
 def opening() -> dict[str, Trace]:
     """Return the pass with room for one layer, for two, and for all."""
-    return {"in-turn": _forward(1), "one-ahead": _forward(2), "all-ahead": _forward(LAYERS)}
+    return {"alternating": _forward(1), "one-ahead": _forward(2), "all-ahead": _forward(LAYERS)}

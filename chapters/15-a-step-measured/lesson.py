@@ -398,7 +398,7 @@ for places, spans in (1, turns), (2, ahead):
 print(*(show_seconds(sum(seconds[f"{kind}{k}"] for k in range(6))) for kind in "CF"))
 print(*(show_seconds(trace.duration) for trace in traces))
 watch(*traces, name="streams", names=[
-    "in-turn", "measured-in-turn", "one-ahead", "measured-one-ahead"])
+    "alternating", "measured-alternating", "one-ahead", "measured-one-ahead"])
 
 # %% px-overlap
 # %%px
