@@ -240,7 +240,7 @@ data = gpt.examples(gpt.prose("en"), 8 * 30)
 def fit(kind=torch.float32, scaler=None, change=lambda net: net, divide=1024):
     torch.manual_seed(0)
     net, losses = change(gpt.GPT(layers=2)), []
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.003, eps=1e-12)
     for i in range(30):
         inputs, labels = (part[8 * i:8 * i + 8] for part in data)
         with torch.autocast("cpu", kind, enabled=kind != torch.float32):
@@ -362,7 +362,7 @@ for name, curve in ranks[0]["losses"].items():
                 for r in range(1, 4))
     rows.append([name, *(f"{ranks[r]['norms'][name][0]:.3f}" for r in (0, 3)),
                  f"{curve[-1]:.4f}", show_number(apart, 2)])
-table("way", "norm-of-0", "norm-of-3", "last-loss", "copies-apart", rows=rows)
+table("way", "norm-of-0", "norm-of-3", "loss", "copies-apart", rows=rows)
 
 # %% guess-ahead
 guess = d2lps.predict("ahead", {"H200": "ms"})
