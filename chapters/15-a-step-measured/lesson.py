@@ -22,7 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.flop_counter import FlopCounterMode
 
 from d2lps import cost, d2l, memory, table, watch
-from d2lps.scaling import GPUS, LLAMA3
+from d2lps.scaling import GPUS, LLAMA3, Transformer
 from d2lps.simulate import replayed, streams
 from d2lps.train import gpt, pipeline, sharded, tensor
 from d2lps.units import show_number, show_seconds, show_size
@@ -112,8 +112,9 @@ steps = {name.removeprefix(shape): each
 guess.reveal({name: 100 * steps[name]["mfu"] for name in guess.asked})
 
 # %% mfu-table
-layer, vocabulary, tokens = 24 * 2048**2 + 2 * 1024 * 2048, 256, 8 * 1024
-flops, rows = 3 * tokens * (24 * layer + 2 * vocabulary * 2048), []
+large = Transformer(layers=24, width=2048, heads=16, context=1024, vocabulary=256,
+                    fused=True)
+flops, rows = 8 * 1024 * large.flops_per_token(), []
 for name, found in steps.items():
     took = median(found["seconds"])
     rows.append([name, show_seconds(took), f"{flops / took / h200.peak:.1%}",
