@@ -51,7 +51,7 @@ SECONDS = {
     "test_public_names_keep_their_kinds_after_all_imports": 8,
     "test_a_server_that_is_lost_is_named_by_every_worker": 6,
     "test_a_worker_that_is_killed": 6,
-    "test_all_workers_hear_that_one_cannot_reach_the_servers": 6,
+    "test_all_workers_fail_if_one_cannot_reach_the_servers": 6,
     "test_workers_speak_it_between_hosts": 6,
     "test_dist_async_counts_every_push_once_and_an_error_of_the_program_ends_its_store": 6,
     "test_a_right_answer_unlike_the_solution_passes": 1,

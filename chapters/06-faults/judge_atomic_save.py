@@ -39,7 +39,7 @@ def judge(case: SaveCase, answer: Callable) -> dict[str, int]:
 
 @dataclass
 class Run:
-    """Saves that were crashed, or not: the disk, what was done, and which data may be loaded."""
+    """Saves with or without a crash: the disk, the operations, and the data that may be loaded."""
 
     disk: Disk
     log: list[Operation]
@@ -70,7 +70,7 @@ class _Judge:
         self._rubbish()
         return {"crashes": self.crashes, "states": self.states}
 
-    # ---- what is played
+    # ---- playing
 
     def _functions(self, folder: Folder) -> tuple[Callable, Callable]:
         result = call(self.case, self.answer, folder, refused=Crash)
@@ -86,7 +86,7 @@ class _Judge:
         return None if got is None else bytes(got)
 
     def _first(self) -> None:
-        """On an empty disk nothing is found; what is saved is found."""
+        """An empty disk has no data; saved data are found."""
         disk = Disk()
         folder = Folder(disk)
         save, load = self._functions(folder)
@@ -205,7 +205,7 @@ class _Judge:
             names = ", ".join(sorted(disk.names)[:6]) + ", …"
             raise failure("leaves-rubbish", "files-left", self.case, count=len(disk.names), names=names)
 
-    # ---- what is said
+    # ---- sentences
 
     def _failure(self, run: Run, state: Disk, folder: Folder, sentence: str, got: str) -> Failure:
         values = {"got": got, "right": " / ".join(_shown(each) for each in run.may)}
@@ -214,7 +214,7 @@ class _Judge:
         return told
 
     def _mistake(self, run: Run, folder: Folder, got: str) -> str:
-        """What the last save does that explains this, seen in all its operations when nothing crashes."""
+        """Return the mistake of the last save, seen in its operations without a crash."""
         disk = self._run(Disk(), [1], [None]).disk
         log, relied = self._run(disk, [2], [data(1)]).log, self.relied
         renamed = [at for at, each in enumerate(log) if each.kind == "rename" and each.to in relied]
@@ -239,7 +239,7 @@ class _Judge:
 
 
 class _Seen(Exception):
-    """What a reader saw, on its way through the learner's save."""
+    """The states that a reader saw during the learner's save."""
 
     def __init__(self, failure: Failure):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Judge a failure detector: play it heartbeats in virtual time, and ask it often whom it suspects.
+"""Judge a failure detector: play heartbeats to it in virtual time, and ask it often for its suspects.
 
 What is right follows from what the detector has been told. Each difficulty has a schedule by itself, and the first
 schedule that goes wrong names the mistake; schedules with everything in them are drawn last.
@@ -23,7 +23,7 @@ LONG = 200  # a node that is still not suspected after so many of the longest si
 
 
 class Event(NamedTuple):
-    """A heartbeat is heard, a connection has ended, or it is asked whom the detector suspects."""
+    """A heartbeat arrives, a connection ends, or the detector is asked for its suspects."""
 
     kind: str
     now: float
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DetectCase:
-    """Nodes, and what is agreed: a heartbeat ``every`` seconds, so many ``lost`` in a row, at most this ``delay``."""
+    """Nodes and their protocol: a heartbeat ``every`` seconds, so many ``lost`` in a row, at most this ``delay``."""
 
     nodes: tuple[str, ...]
     every: float
@@ -112,7 +112,7 @@ def evenly(start: float, end: float, step: float) -> list[Event]:
 
 
 def schedule(events: Iterable[Event], living: str, missed: str, stops: Sequence[tuple[float, float]] = ()) -> Schedule:
-    """In the order of time; what comes while the detector is stopped comes when its stop ends."""
+    """Return the events in the order of time; arrivals during a stop of the detector come at its end."""
     events = list(events)
     for begin, end in stops:
         events = [event for event in events if event.kind != "asked" or not begin < event.now < end]
@@ -213,11 +213,11 @@ def drawn(case: DetectCase, seed: int) -> Schedule:
     return schedule(events, "differs", "too-long", stops)
 
 
-# ---- what is right, from what was told
+# ---- the right answer, from the arrivals
 
 
 class Told:
-    """What the detector could know: when each node was last heard, whose connection has ended, its own stops."""
+    """Knowledge of the detector: the last sign of each node, ended connections, its own stops."""
 
     def __init__(self, case: DetectCase, stops: Sequence[tuple[float, float]]):
         self.case, self.stops = case, stops
@@ -237,7 +237,7 @@ class Told:
         return now - self.last[node]
 
     def stopped(self, node: str, now: float) -> float:
-        """For how long the detector itself was stopped since the node was heard."""
+        """Return the seconds for which the detector itself was stopped since the node's last sign."""
         return sum(max(0.0, min(end, now) - max(begin, self.last[node])) for begin, end in self.stops)
 
     def must(self, node: str, now: float) -> bool:

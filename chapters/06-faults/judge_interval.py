@@ -101,7 +101,7 @@ def simulated(case: IntervalCase, work: float, saves: int, seed: int = 0) -> flo
 
 
 def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
-    """What a right answer and its neighbours lose; raises Failure."""
+    """Return the losses of a right answer and its neighbours; raise Failure."""
     got = call(case, answer, case.n, case.hours, case.delta, case.restart)
     try:
         if isinstance(got, bool | str | bytes):

@@ -1,4 +1,4 @@
-"""Judge a server that counts once: repeat and lose its messages, and crash it after everything it stores or sends.
+"""Judge a server that counts once: repeat and lose its messages, and crash it after each store and send.
 
 Every push is another power of 4, so a total tells which pushes are in it, and how often. A server that crashes is made
 anew, with the disk as it was. Schedules are played from small to large; where one fails, and how, names the mistake.
@@ -24,7 +24,7 @@ SHOWN = 18  # events that are told before the one at which a mistake was seen
 
 
 class Trouble(NamedTuple):
-    """What goes wrong: a message, by its number, is ``"lost"``, comes ``"twice"`` or ``"again"`` a round later.
+    """A fault: a message, by its number, is ``"lost"``, comes ``"twice"`` or ``"again"`` a round later.
 
     Or the server crashes after so many times of storing or sending; ``told`` is whether what it sent still arrives.
     """
@@ -71,7 +71,7 @@ def _digits(total: int, n: int) -> dict[tuple[int, int], int]:
 
 
 class Disk:
-    """Keeps a copy of what is put, whatever happens to the server."""
+    """Keeps a copy of each value, also after a crash of the server."""
 
     def __init__(self, world: "Once"):
         self._world, self.kept = world, {}
@@ -85,7 +85,7 @@ class Disk:
     put.one_way = True  # as sending is: what a server does after a crash is in vain
 
     def get(self, name: Hashable, otherwise: object = None) -> object:
-        """Return what is stored under a name."""
+        """Return the value under a name."""
         return literal_eval(repr(self.kept[name])) if name in self.kept else otherwise
 
 
@@ -154,7 +154,7 @@ class Once:
         self.story.append(event)
 
     def did(self) -> None:
-        """Crash the server, if that is due after what it has done."""
+        """Crash the server, if that is due after this act."""
         self.done += 1
         if self.done == self.trouble.crash:
             self.alive = False
@@ -232,7 +232,7 @@ def troubles_of(world: Once) -> Iterator[Trouble]:
 
 
 def _answer(world: Once, worker: object, key: object, number: object, total: object) -> Failure | None:
-    """Return what is wrong with an answer."""
+    """Return the fault of an answer."""
     case, asked = world.case, [event for event in world.story if event[0] == "push"]
     if not any((event[1], *event[3:5]) == (worker, key, number) for event in asked):
         return failure("differs", "once-not-asked", case, given=repr((worker, key, number))[:60])

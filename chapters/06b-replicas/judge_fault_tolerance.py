@@ -24,7 +24,7 @@ SHOWN = 8  # messages that are told before the one at which a mistake was seen
 
 
 class Schedule(NamedTuple):
-    """What goes wrong: a message from or to a worker, by its number, is ``"lost"`` or comes ``"twice"``.
+    """The faults: a message from or to a worker, by its number, is ``"lost"`` or comes ``"twice"``.
 
     Or a server fails after so many of its messages. ``"lost"`` is a crash that takes with it what is on the way to the
     other server, after a ``"late"`` one that arrives in the next view. A ``"paused"`` server goes on in the next view,
@@ -80,7 +80,7 @@ def trained(workers: tuple[int, ...], key: str, number: int) -> tuple[float, flo
 
 
 class World:
-    """A run of an answer: ``letters`` are all messages, ``failed`` is what was found on the way."""
+    """A run of an answer: ``letters`` are all messages, ``failed`` is the first fault."""
 
     def __init__(self, case: PairCase, answer: Callable, schedule: Schedule):
         self.case, self.schedule = case, schedule
@@ -141,7 +141,7 @@ class World:
                     if (me, self.sent[me]) == (self.schedule.server, self.schedule.after):
                         self._fail()
 
-        send.one_way = True  # a server that is told of nothing does not know when its messages go
+        send.one_way = True  # a server without notifications does not know when its messages go
         return send
 
     def _post(self, src: Hashable, dst: Hashable, message: tuple) -> None:
@@ -266,7 +266,7 @@ def schedules_of(world: World) -> Iterator[Schedule]:
 
 
 def _wrong(world: World, src: str, dst: Hashable, message: object) -> Failure | None:
-    """Return what is wrong with a message of a server."""
+    """Return the fault of a message of a server."""
     case = world.case
     if len(world.letters) > TALK:
         return _failure("differs", "pair-talks", world, messages=TALK)

@@ -43,7 +43,7 @@ def hashing_case(hosts: int, each: int, replicas: int, keys: int = 1000, more: i
 
 
 def judge(case: HashingCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     hosts = dict(case.hosts)
     place = _place(case, answer, case.keys, hosts)
     _require_the_same(case, answer, place, hosts)
@@ -165,7 +165,7 @@ def _require_even(case: HashingCase, place: Placed, hosts: Mapping[str, str]) ->
 
 
 def _require_heirs(case: HashingCase, place: Placed, hosts: Mapping[str, str]) -> None:
-    """Where a server dies, its keys go to many others, not all to one."""
+    """Raise Failure unless the keys of a dead server go to many others."""
     if not case.replicas or len(set(hosts.values())) < 4:
         return
     heirs = {server: Counter() for server in hosts}

@@ -1,4 +1,4 @@
-"""Judge the hits of a cache that lets go of what was used least recently."""
+"""Judge the hits of a cache that drops the least recently used rows."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from operator import index
 from d2lps.notebook.grading import Failure, call, failure
 
 MOST = 200  # attempts for one message
-FAILING = ((1, "answer"), (1, "message"))  # whoever tries a few times only gives up
+FAILING = ((1, "answer"), (1, "message"))  # an answer that tries only a few times gives up
 
 
 @dataclass(frozen=True)

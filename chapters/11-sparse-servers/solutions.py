@@ -1,4 +1,4 @@
-"""The solutions of this chapter's exercises, and typical wrong answers with the mistake that each must be told.
+"""The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
 A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
 """

@@ -54,7 +54,7 @@ def expert(number: int, tokens: Tensor) -> Tensor:
 
 
 def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[list[Tensor]]]]:
-    """Return the result of each rank, and what it gave to each exchange."""
+    """Return the result of each rank, and its contribution to each exchange."""
 
     def act(rank: int, give: Callable) -> object:
         def exchange(parts: object) -> list[Tensor]:

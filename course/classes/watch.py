@@ -1,4 +1,4 @@
-"""What an answer tries that the sandbox refuses, noted before the call, so that no ``except`` hides it."""
+"""Attempts of an answer that the sandbox refuses, noted before the call, so that no ``except`` hides it."""
 
 import os
 import sys

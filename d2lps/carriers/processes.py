@@ -21,7 +21,7 @@ from d2lps.carriers.base import Executed, Program
 from d2lps.carriers.gloo import Gloo
 from d2lps.carriers.nccl import Nccl
 from d2lps.carriers.ranks import Ranks, own_address
-from d2lps.carriers.rendezvous import POLL, ProcessesError, RankLost, wait
+from d2lps.carriers.rendezvous import DEADLINE, POLL, ProcessesError, RankLost, wait
 from d2lps.messages import text
 
 
@@ -53,7 +53,7 @@ class Processes(Ranks):
         playing: Sequence[str] | None = None,
         *,
         backend: str | None = None,
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         store: dist.Store | None = None,
         rank: int | None = None,
         size: int | None = None,

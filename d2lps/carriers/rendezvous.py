@@ -26,6 +26,9 @@ POLL = 0.2  # seconds between two looks at the store while a run is under way
 GRACE = 2.0  # seconds that the others have to report that they are alive, once a process has failed
 
 
+DEADLINE = 30.0  # seconds within which other ranks, and servers of a store, must come and answer
+
+
 class ProcessesError(Brief, RuntimeError):
     """Several processes could not work together as they should."""
 

@@ -40,7 +40,7 @@ _ROW = r"^\s*(\d+)\s+\d+\s+\w+\s+\w+{root}\s+[\d.]+\s+([\d.]+)\s+([\d.]+)\s+\S+"
 
 
 class Tested(NamedTuple):
-    """What nccl-tests and NCCL printed, by bytes: algbw and busbw in GB/s, algorithm and protocol; and host → GPUs."""
+    """The output of nccl-tests and NCCL, by bytes: algbw and busbw in GB/s, algorithm and protocol; and host → GPUs."""
 
     bands: dict[int, tuple[float, float]]
     chosen: dict[int, str]

@@ -46,7 +46,7 @@ class WorkerLost(KVError):
     """A worker is lost.
 
     Args:
-        sentence: What happened.
+        sentence: The message.
         ranks: The lost workers, in :attr:`ranks`.
     """
 
@@ -59,7 +59,7 @@ class ServerLost(KVError):
     """A server is lost, with its values.
 
     Args:
-        sentence: What happened.
+        sentence: The message.
         servers: The lost servers, counted from 0, in :attr:`servers`.
     """
 
@@ -72,7 +72,7 @@ class DataLost(ServerLost):
     """All replicas of a slot are lost, with its keys: load a saved file.
 
     Args:
-        sentence: What happened.
+        sentence: The message.
         servers: The lost slots, counted from 0 as servers are, in :attr:`servers`.
         keys (tuple of str or int): The keys in these slots, whole or in part, in :attr:`keys`.
     """

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect, socket_folder
 from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
@@ -71,7 +72,7 @@ class Cluster:
         transport: str = "unix",
         staleness: int = 0,
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         secret: bytes = b"",
         placement: Placement | Mapping | None = None,
         record: bool = False,

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from d2lps.carriers import leftovers, ranks
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
@@ -36,7 +37,7 @@ def launch(
     *,
     staleness: int = 0,
     lost: str = "fail",
-    deadline: float = 30.0,
+    deadline: float = DEADLINE,
     joining: float | None = None,
     record: bool = False,
     placement: Placement | Mapping | None = None,

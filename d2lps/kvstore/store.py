@@ -206,7 +206,7 @@ class KVStore:
             rounds: How many to show: the last ones.
 
         Returns:
-            (Trace): Who pushed and pulled what when.
+            (Trace): All pushes and pulls with their workers and times.
         """
         raise Refused(text("store.no-trace", kind=repr(self.type)))
 

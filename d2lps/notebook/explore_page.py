@@ -27,7 +27,7 @@ from d2lps.view.tables import plan_table
 CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
 # Pictures of more messages than this, in all, would take too long: only numbers are shown.
 MOST_MESSAGES = 600
-LARGEST = 150_000  # bytes of a page, in English; positions that would make it larger are not offered
+LARGEST = 165_000  # bytes of a page, in English; positions that would make it larger are not offered
 
 
 class Offer(NamedTuple):

@@ -5,6 +5,7 @@ from html import escape
 from statistics import median
 
 from d2lps.messages import named, text
+from d2lps.units import show_number
 from d2lps.view.tables import Table
 
 MOST_ROWS = 12  # of the table under a plot: a longer curve is shown at places that are equally far apart
@@ -103,4 +104,4 @@ def _range(values: list[float]) -> dict[str, str]:
 
 
 def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else show_number(value)

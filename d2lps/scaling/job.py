@@ -90,7 +90,7 @@ class Job(NamedTuple):
 
         Args:
             devices, batch: As for :meth:`seconds`.
-            price: What a device costs per hour.
+            price: The price of a device per hour.
 
         Returns:
             In the currency of the price.

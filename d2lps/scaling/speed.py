@@ -170,7 +170,8 @@ def step(
 
     Returns:
         ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``experts``, ``bubble``, ``data`` and
-            ``update``. What sequence parallelism gathers again is hidden behind the products for gradients of weights.
+            ``update``. The second gather of sequence parallelism is hidden behind the products for gradients of
+            weights.
     """
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share

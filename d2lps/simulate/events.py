@@ -157,7 +157,7 @@ class Network(Events):
     Attributes:
         nodes (dict): Name → node.
         deliveries (list of Delivery or None): Every message since ``record()`` was called.
-        states (list of State): What each node was since ``record()`` was called.
+        states (list of State): The states of each node since ``record()`` was called.
         troubles (list of Trouble): All pauses and cuts.
         deaths (list of (float, hashable)): Virtual seconds and names of the nodes that crashed.
 

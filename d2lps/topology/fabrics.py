@@ -17,11 +17,11 @@ from random import Random
 
 from d2lps.messages import text
 from d2lps.topology.graph import Topology
-from d2lps.topology.links import Link, TopologyError, both_ways, require_counts
+from d2lps.topology.links import NVLINK, Link, TopologyError, both_ways, require_counts
 from d2lps.units import Bandwidth, bandwidth, seconds
 
 NIC = "50 GB/s"  # 400 Gbit/s
-NVLINKS = "450 GB/s"  # of an H100 to its NVSwitch: 18 links of 25 GB/s
+NVLINKS = Bandwidth(18 * bandwidth(NVLINK))  # of an H100 to its NVSwitch
 
 
 def leaf_spine(

@@ -118,11 +118,11 @@ def run(
         schedule: With tasks, sends and all-reduces.
         compute: ``task.name + task.of`` → the function that takes the values that the task reads, and returns those it
             makes.
-        tensors (mapping of (str, str) to Tensor): What each device of this process holds before.
+        tensors (mapping of (str, str) to Tensor): The values that each device of this process holds before.
         carrier: With gloo, one process per device. Without it all devices are in this process, with the same bits.
 
     Returns:
-        values: What the schedule wants on the devices of this process.
+        values: The values that the schedule wants on the devices of this process.
         trace: What was measured: complete without a carrier and on rank 0, else the own part.
 
     Raises:

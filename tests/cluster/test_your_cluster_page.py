@@ -35,7 +35,7 @@ def test_a_command_prints_what_the_page_shows(command, printed, capsys, monkeypa
 
 
 @pytest.mark.parametrize("script", [code for kind, code in BLOCKS if kind == "sh"])
-def test_what_runs_on_hosts_has_no_syntax_error(script):
+def test_programs_for_hosts_have_no_syntax_error(script):
     subprocess.run(["bash", "-n"], input=script.replace("…", "x"), text=True, check=True)
 
 

@@ -306,7 +306,12 @@ def test_the_numbers_of_chapter_04(executed, language):
     before, after, *_ = map(float, re.findall(r"[\d.]+", shown(book, "recommend")))
     assert after < before / 2
     assert shown(book, "px-store").count("85.0 85.0") == 4
-    assert shown(book, "px-lost").count("push 1 of worker 2") == 3
+    waiting = {
+        "en": "push 1 of worker 2",
+        "vi": "lần đẩy 1 của máy thợ (worker) 2",
+        "zh": "工作节点（worker）2 的第 1 次推送",
+    }
+    assert shown(book, "px-lost").count(waiting[language]) == 3
     engines = re.findall(r"(d2lps|MXNet)[,，].* 85 ", shown(book, "mxnet"))
     assert engines == ["d2lps", "MXNet", "d2lps"]
 

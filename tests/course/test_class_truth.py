@@ -1,4 +1,4 @@
-"""A class of sixteen in which everything happens that a teacher has to know; each is told, in each language."""
+"""A class of sixteen with every case that a teacher has to know; each is reported, in each language."""
 
 import builtins
 import csv
@@ -109,7 +109,7 @@ def test_the_gradebook_has_the_points_and_days_of_everyone(graded):
 
 
 @pytest.mark.slow
-def test_what_deserves_a_look_is_noted_and_not_punished(graded):
+def test_conspicuous_answers_are_noted_without_a_penalty(graded):
     rows, language = graded["rows"], graded["language"]
 
     def notes(learner: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Learners are told apart by the names of their files, and each gets the points that were earned."""
+"""File names identify learners, and each learner gets the earned points."""
 
 import csv
 import json

@@ -22,7 +22,7 @@ def test_the_syllabus_is_that_of_the_chapters():
 
 
 @pytest.mark.parametrize("count", [3, 6, 12])
-def test_a_plan_has_its_weeks_and_nothing_comes_before_what_it_needs(count):
+def test_a_plan_has_its_weeks_and_keeps_the_order_of_requirements(count):
     weeks = syllabus.PLANS[count]
     order = " ".join(weeks).split()
     needs = {number(entry["slug"]): entry.get("needs", []) for entry in ENTRIES}

@@ -177,7 +177,7 @@ def test_only_the_rows_asked_for_travel():
         assert each(stores, work) == [True, True]
 
 
-def test_what_comes_back_can_be_given_as_it_was_pushed():
+def test_a_pulled_value_has_the_kind_of_the_pushed_one():
     def work(store):
         store.init("w", torch.zeros(4, 4))
         gradient = torch.full((4, 4), 4.0**store.rank)
@@ -190,7 +190,7 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
         assert each(stores, work) == [(5.0, 5.0)] * 2
 
 
-# ---------------------------------------------------------------- an error to its caller, and to nobody else
+# ---------------------------------------------------------------- an error of its caller alone
 
 
 @pytest.mark.fault("F10", "keys, shapes, dtypes and kinds that are wrong")
@@ -229,7 +229,7 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
         (lambda s: s.set_optimizer(print), "an optimizer must be given as a name and numbers"),
     ],
 )
-def test_what_cannot_be_done_is_an_error_to_its_caller_only(call, sentence):
+def test_an_impossible_call_is_an_error_of_its_caller_alone(call, sentence):
     def work(store):
         store.init("w", torch.zeros(3))
         said = None

@@ -1,4 +1,4 @@
-"""Large tensors of one host lie in memory that both ends share: what travels then is where they lie."""
+"""Large tensors of one host lie in memory that both ends share: only their places travel."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent wit
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no anonymous files (memfd)")
 
 
-def test_memory_that_nobody_has_any_more_is_taken_again():
+def test_freed_shared_memory_is_reused():
     arena = Arena()
     first, other = arena.tensor(1000, torch.float32), arena.tensor(1000, torch.float64)
     where, piece = arena.offset(first), first[5:]
@@ -52,7 +52,7 @@ def test_there_is_no_more_room_than_the_machine_has():
     assert Arena().tensor(10**15, torch.float32) is None
 
 
-def test_what_one_end_writes_the_other_reads():
+def test_bytes_written_at_one_end_are_read_at_the_other():
     arena = Arena()
     mine = arena.tensor(SHARED, torch.float32)
     theirs = RemoteArena(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
@@ -90,7 +90,7 @@ def test_memory_that_could_shrink_is_not_borrowed():
 
 
 @pytest.mark.parametrize("offset, elements", [(-4096, 1), (7, 1), (1 << 50, 1), (0, 1 << 60)])
-def test_nothing_is_read_beside_what_is_lent(offset, elements):
+def test_no_byte_is_read_beside_the_lent_memory(offset, elements):
     assert RemoteArena(Arena().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
 
 
@@ -194,7 +194,7 @@ def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read(mo
         assert rounds(stores, work) == [(5.0, 5.0)] * 2
 
 
-def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monkeypatch, passed):
+def test_a_reader_that_never_confirms_gets_bytes_by_socket(monkeypatch, passed):
     from d2lps.kvstore.worker.client import ServerClient
 
     monkeypatch.setattr(ServerClient, "_report_read", lambda self: None)

@@ -1,4 +1,4 @@
-"""What a server keeps: no more than its values, and one push of each worker and key, whatever its workers do."""
+"""The memory of a server: its values and one push of each worker and key, for all behavior of workers."""
 
 import threading
 import time

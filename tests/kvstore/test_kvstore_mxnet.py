@@ -216,7 +216,7 @@ def test_every_dtype_of_mxnet_is_held(local):
         assert out.tolist() == [6] * 5
 
 
-# ---------------------------------------------------------------- what it refuses
+# ---------------------------------------------------------------- refusals
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ def local():
         (lambda s: s.set_optimizer("ftrl", lr=0.1), "there is no optimizer 'ftrl'"),
     ],
 )
-def test_what_it_will_not_do(local, call, sentence):
+def test_unsupported_calls_are_refused(local, call, sentence):
     with pytest.raises(Refused, match=sentence):
         call(local)
     local.pushpull("w", torch.ones(3, 2), out=(out := torch.empty(3, 2)))
@@ -288,7 +288,7 @@ def test_without_mxnet_one_sentence_says_so(monkeypatch):
         kvstore.create("local", engine="mxnet")
 
 
-def test_a_broken_mxnet_says_what_is_broken(monkeypatch, tmp_path):
+def test_a_broken_mxnet_is_named(monkeypatch, tmp_path):
     (tmp_path / "mxnet.py").write_text("raise OSError('libmxnet.so: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(Refused, match="which does not run here: OSError: libmxnet.so: cannot open"):

@@ -1,4 +1,4 @@
-"""What a push that raises promises: which keys count, and that the same call again counts each of them once.
+"""Promises of a push that raises: it names the counted keys, and the same call again counts each of them once.
 
 The machine pushes and pulls at real servers, is interrupted at moments that nobody chose, and compares with sums.
 """
@@ -65,7 +65,7 @@ class Promises(RuleBasedStateMachine):
             self.require_untouched()
             self.cluster.close()
 
-    # ---- what is done
+    # ---- actions
 
     @rule(
         keys=st.lists(st.sampled_from(list(SIZES)), min_size=1, unique=True),
@@ -353,7 +353,7 @@ def test_what_is_refused_between_changes_nothing():
 
 
 @pytest.mark.slow
-def test_what_others_pushed_stays_when_one_pushes_again():
+def test_a_repeated_push_keeps_the_pushes_of_others():
     with kvstore.cluster("dist_sync", 3, 1, deadline=1.0) as stores:
         begun(stores, "w", size=40_000)[1].push("w", full(10, 40_000))
         value, out = full(1, 40_000), full(0, 40_000)
@@ -446,7 +446,7 @@ def test_ctrl_c_while_a_push_waits_and_then_another_call(size):
 
 
 @pytest.mark.parametrize("what", ["barrier", "init", "save", "load", "set_optimizer"])
-def test_what_all_workers_do_together_may_be_interrupted_and_done_again(what, tmp_path):
+def test_collective_calls_may_be_interrupted_and_repeated(what, tmp_path):
     with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
         begun(stores, "w")
         path = tmp_path / "store"

@@ -90,13 +90,13 @@ def test_a_schedule_that_breaks_a_promise_is_made_simple():
     assert not simple.troubles and (simple.parts, simple.torn, simple.skew) == (1, 0.0, 0.0)
 
 
-def test_the_program_says_what_it_played():
+def test_the_program_prints_the_played_schedules():
     command = [sys.executable, "-m", "d2lps.kvstore.replication", "50", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("50 schedules, no promise broken: {'done': ")
 
 
-def test_what_happened_is_a_trace_for_the_player():
+def test_a_recorded_run_is_a_trace_for_the_player():
     world = World(FaultPlan.drawn(11), recorded=True)
     world.run()
     trace = story.trace(world)
@@ -115,11 +115,11 @@ def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Re
 
 
 def sent(to: Replica | Requests, kind: type) -> list:
-    """What it has sent of a kind since the last time, and forget the rest."""
+    """Return the messages of a kind that it has sent since the last time, and forget the rest."""
     return [effect.message for effect in to.take() if isinstance(effect, Send) and isinstance(effect.message, kind)]
 
 
-def test_the_value_is_told_when_the_backup_has_it():
+def test_a_value_is_sent_only_after_the_backup_has_it():
     a, b = replica(A), replica(B)
     a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
     a.receive(W, Pull(1, 2, 0, 0, 1), 0.0)
@@ -156,7 +156,7 @@ def test_a_worker_pushes_again_to_the_new_primary():
     assert b.parts[0].value == (("g",),) and b.committed == b.parts, "alone, what is done is committed"
 
 
-def test_who_was_put_out_answers_nobody():
+def test_a_removed_server_answers_no_request():
     a = replica(A)
     a.receive("register", View(2, (B,)), 0.0)
     a.receive(W, Pull(2, 1, 0, 0, 0), 0.0)
@@ -164,7 +164,7 @@ def test_who_was_put_out_answers_nobody():
 
 
 @pytest.mark.parametrize("of, told", [(Replica, 0), (TellsOfLossEarly, 1)], ids=["right", "wrong"])
-def test_who_is_lost_hears_it_when_the_backup_knows(of, told):
+def test_a_lost_worker_is_told_only_after_the_backup_knows(of, told):
     a = replica(A, workers=2, of=of)
     a.receive("detector", Lose(0), 0.0)
     a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
@@ -261,7 +261,7 @@ def test_a_late_sum_of_a_round_that_has_begun_anew_is_dropped():
     assert b.parts[0].version == 0 and b.take() == []
 
 
-def test_of_what_worker_0_said_at_a_barrier_the_last_counts():
+def test_the_last_note_of_worker_0_at_a_barrier_counts():
     """It was interrupted as it waited for worker 1, and has done something else for all since."""
     a = replica(A, members=(A,), workers=2)
     for worker, id, note in ((0, 1, "before"), (0, 2, "since"), (1, 1, None)):

@@ -90,7 +90,7 @@ def test_an_out_whose_elements_lie_in_one_place_is_refused(alone):
 
 
 @pytest.mark.parametrize("size", [6, 100_000])
-def test_autograd_hears_that_what_it_has_kept_is_filled(size):
+def test_autograd_notices_that_a_saved_tensor_is_overwritten(size):
     """Where it came straight from a socket, it did not, and gradients were wrong."""
     with kvstore.cluster(workers=1, deadline=10.0) as (store,):
         store.init("w", torch.full((size,), 4.0))
@@ -248,7 +248,7 @@ def test_a_server_refuses_rows_that_are_none(numbers, nbytes, sentence):
         assert out.unique().tolist() == [1.0], "the refused push counted"
 
 
-def test_a_sparse_gradient_of_which_no_row_came_changes_nothing(alone):
+def test_a_sparse_gradient_without_rows_changes_nothing(alone):
     alone.init("w", torch.ones(5, 2))
     alone.set_optimizer("sgd", lr=0.1)
     alone.pushpull("w", torch.sparse_coo_tensor(size=(5, 2)), out=(out := torch.empty(5, 2)))
@@ -268,7 +268,7 @@ def test_servers_listen_where_this_host_reaches_the_rendezvous(monkeypatch):
         launch.own_address()
 
 
-def test_who_finds_no_store_says_so_when_the_deadline_is_over(monkeypatch):
+def test_a_missing_store_is_reported_at_the_deadline(monkeypatch):
     """Torch pauses longer and longer, and looked again when that was over by far."""
     over = threading.Event()
     monkeypatch.setattr(ranks.dist, "TCPStore", lambda *_, **__: over.wait(60))

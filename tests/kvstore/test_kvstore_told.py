@@ -17,7 +17,7 @@ from d2lps.messages import speak
 
 
 def fails(kind, call, **options):
-    """What worker 0 reads in each language if it does ``call`` after worker 1 has left."""
+    """Return the sentence that worker 0 reads in each language if it does ``call`` after worker 1 has left."""
     with kvstore.cluster("dist_sync", 2, 2, deadline=1, **options) as (one, other):
         each((one, other), lambda store: store.init("w", torch.zeros(3)))
         if kind is WorkerLost:
@@ -60,7 +60,7 @@ def test_an_option_is_refused_in_the_language_of_the_reader():
         kvstore.cluster(lost="ignore")
 
 
-def test_a_sentence_is_said_anew_on_the_other_side():
+def test_a_sentence_is_translated_at_the_other_end():
     sentence = told("store.told.lost", rank=2, why=told("store.told.ended"))
     travelled = json.loads(json.dumps(packed(sentence)))
     speak("zh")

@@ -68,7 +68,7 @@ def test_the_ping_pong_alone_sees_no_crowd():
 
 
 @pytest.mark.slow
-def test_what_was_measured_here_is_positive_and_says_what_it_is():
+def test_measured_values_are_positive_and_labeled():
     result = calibrate(Here(), NODES, repeats=3)
     assert min(result.alone, result.together, result.adding, result.adding_alone) > 1e6
     assert min(result.latency, result.overhead) >= 0
@@ -188,7 +188,7 @@ def test_other_names_need_a_place():
 
 
 def compared():
-    """What each process of the next test does."""
+    """The program of each process of the next test."""
     import torch.distributed as dist
 
     carrier = Processes()
@@ -217,7 +217,7 @@ def test_real_processes_find_their_hosts_and_the_slow_wire(per_host):
 
 
 @pytest.mark.parametrize("nodes", [None, [], ["alone"]])
-def test_there_must_be_somebody_to_talk_to(nodes):
+def test_calibration_needs_two_ranks(nodes):
     with pytest.raises(ValueError):
         calibrate(Here(), nodes)
 

@@ -173,7 +173,7 @@ def test_the_limit_may_be_chosen_within_a_band(factor, mistake):
     assert verdict.mistake == mistake, verdict
 
 
-def test_a_living_node_keeps_to_what_is_agreed():
+def test_a_living_node_keeps_the_protocol():
     """No living node is silent for longer than is agreed, however its heartbeats are drawn."""
     for case in EXERCISES["detect"].cases:
         for seed in range(judge_detect.SEEDS):
@@ -218,7 +218,7 @@ def test_the_schedules_have_every_difficulty():
     assert 1.1 < min(lengths) < 1.3 and max(lengths) > 20
 
 
-def test_the_detector_is_told_what_came():
+def test_the_detector_gets_the_arrivals():
     told = check_exercise("detect", wrong_answers("detect")["wall-clocks"][0]).sentence
     assert "heard(node2, 1400." in told and "suspects(5000." in told.splitlines()[-1]
 
@@ -251,7 +251,7 @@ def test_published_numbers():
     assert [round(judge_interval.daly(300, hours * 3600) / 60, 1) for hours in (24, 6, 0.25)] == [116.7, 56.7, 9.1]
 
 
-def test_a_refused_interval_is_told_by_how_much_it_loses_more():
+def test_a_refused_interval_is_given_its_extra_loss():
     case = next(case for case in EXERCISES["interval"].cases if case.restart)
     best = judge_interval.best(case.delta, case.mtbf)
     with pytest.raises(Failure) as refused:
@@ -287,7 +287,7 @@ def test_an_interval_has_to_be_near_the_best_wherever_a_save_takes_more_or_less(
     assert check_exercise("interval", answer).mistake == mistake
 
 
-def test_whoever_plays_failures_finds_the_interval():
+def test_a_simulation_of_failures_finds_the_interval():
     case = EXERCISES["interval"].cases[0]
     work = by_trying(case.n, case.hours, case.delta, case.restart)
     assert judge_interval.judge(case, lambda *_: work)["interval"] == work
@@ -323,7 +323,7 @@ def test_of_all_orders_only_one_survives():
     assert len(orders) > 10 and right == [every]
 
 
-def test_a_crash_leaves_what_was_not_synced_in_any_state():
+def test_a_crash_leaves_unsynced_data_in_any_state():
     disk = disks.Disk()
     folder = disks.Folder(disk)
     folder.write("old", b"abcd")
@@ -373,7 +373,7 @@ def test_a_save_that_catches_the_crash_is_judged_alike():
     assert check_exercise("atomic-save", stubborn).passed
 
 
-def test_the_state_of_the_disk_is_told():
+def test_the_state_of_the_disk_is_in_the_sentence():
     told = check_exercise("atomic-save", wrong_answers("atomic-save")["no-sync"][0]).sentence.splitlines()
     assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
     assert told[2].endswith("rank-0.data: b''")

@@ -140,5 +140,5 @@ def test_the_names_of_an_exercise_are_those_of_the_lesson():
         ("hybrid", lambda devices: SOLVED["hybrid"](devices)[:-2] + [Collective(ring(devices), "g:op1")], "g:op1"),
     ],
 )
-def test_a_sentence_names_what_is_wrong(id, answer, part):
+def test_a_sentence_names_the_fault(id, answer, part):
     assert part in check_exercise(id, answer).sentence

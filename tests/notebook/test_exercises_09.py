@@ -184,7 +184,7 @@ def test_no_cut_is_better_than_the_best():
 
 
 def test_the_first_case_needs_a_thought():
-    """What comes to mind first is slower there."""
+    """The obvious answer is slower there."""
     case, solutions = EXERCISES["best-cut"].cases[0], texts_of("best-cut").solutions()
     for name in ("of_equal_counts", "up_to_the_mean"):
         cut = solutions[name](case.costs, case.stages)

@@ -199,7 +199,7 @@ def test_the_list_has_the_fastest_layout_of_each_shape(model, gpus, gpu, batch):
     assert choice.alike == len(near) and first in near
 
 
-def test_of_layouts_that_cannot_be_told_apart_the_simplest_comes_first():
+def test_the_simplest_of_equal_layouts_comes_first():
     choice = parallelize("llama3-70b", 128, gpu="h100", batch=512)
     cuts = [layout.tensor * layout.pipeline for layout, _, _ in choice.ranked]
     assert choice.alike > 1 and cuts[0] == min(cuts[: choice.alike])
@@ -270,7 +270,7 @@ def test_the_command_reads_a_model_and_a_gpu_of_ones_own(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_refused_name_lists_what_is_known_and_how_to_give_ones_own(language, capsys):
+def test_a_refused_name_lists_known_names_and_the_way_to_give_another(language, capsys):
     for options, words in (
         (["--model", "x"], ("deepseek-v3", "--config config.json")),
         (["--model", "gpt2", "--gpu", "x"], ("mi300x", '--gpu FILE.json = {"peak"')),

@@ -395,7 +395,7 @@ def test_what_is_refused(cause, words):
         cause()
 
 
-def test_a_model_that_does_not_fit_is_refused_with_what_is_missing():
+def test_a_model_that_does_not_fit_is_refused_with_the_missing_bytes():
     with pytest.raises(ScalingError, match="72 GB are free") as refused:
         parallelize("gpt-1008b", 64)
     missing = float(str(refused.value).split("so ")[1].split(" GB")[0])

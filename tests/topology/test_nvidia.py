@@ -248,7 +248,7 @@ def test_without_affinities_sys_alone_tells_the_cpus():
     assert list(cpus) == ["cpu0", "cpu1"]
 
 
-# ---------------------------------------------------------------- what is no such table
+# ---------------------------------------------------------------- invalid tables
 
 GIVE = "give the complete output of `nvidia-smi topo -m`"
 CODES = "not X (itself), NV1 …, PIX, PSB, PXB, PHB, NODE, SYS or SOC"

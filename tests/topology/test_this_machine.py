@@ -83,7 +83,7 @@ def test_the_memory_is_measured_unless_its_bandwidth_is_given(no_gpu, monkeypatc
         (["a"], 5, UnitError),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_measured(no_gpu, monkeypatch, nodes, bandwidth, error):
+def test_invalid_input_is_refused_before_a_measurement(no_gpu, monkeypatch, nodes, bandwidth, error):
     monkeypatch.setattr(module, "copy_rate", lambda: pytest.fail("nothing to measure"))
     with pytest.raises(error):
         this_host(nodes, bandwidth)

@@ -15,7 +15,7 @@ from mmap import mmap
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import Rendezvous
+from d2lps.carriers.rendezvous import DEADLINE, Rendezvous
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.launch import own_address, owners
 from d2lps.kvstore.optimizers import Optimizer
@@ -179,7 +179,7 @@ def _leave(process: int, nodes: Nodes, rendezvous: Rendezvous | None) -> None:
         rendezvous.close()
 
 
-def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **more) -> PsLiteStore:
+def launch(kind: str, servers: int | None = None, *, deadline: float = DEADLINE, **more) -> PsLiteStore:
     """Make a store of MXNet: ``local``, ``device``, or for a worker that torchrun or ``d2lps.ranks`` has started.
 
     All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines that they do not share

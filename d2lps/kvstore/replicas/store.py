@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered
@@ -132,7 +133,7 @@ class SlotStore(BaseStore):
         *,
         staleness: int = 0,
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         record: bool = False,
     ):
         super().__init__(kind, workers, staleness, lost, deadline)

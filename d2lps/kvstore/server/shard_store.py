@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
@@ -35,7 +36,7 @@ class ShardStore(BaseStore):
             waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
         workers: How many push.
         staleness: Clocks that the slowest worker may be behind with ``"dist_ssp"``.
-        lost: What a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
+        lost: The effect of a lost worker on the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
             close over those who are left, and ``counted`` says how many that were).
         deadline: Seconds that a call may wait.
         record: Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
@@ -61,7 +62,7 @@ class ShardStore(BaseStore):
         *,
         staleness: int = 0,
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         record: bool = False,
     ):
         super().__init__(kind, workers, staleness, lost, deadline)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
@@ -81,7 +82,7 @@ class ServerClient:
         *,
         secret: bytes = b"",
         run: str = "",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         incarnation: str = INCARNATION,
         arena: Arena | None = None,
         certificates: tls.Certificates | None = None,

@@ -10,7 +10,7 @@ def edited(answer: Callable, *edits: tuple[str, str]) -> Callable:
 
     Args:
         answer: A function that is defined in a file, not inside another function.
-        *edits: What is in the source exactly once, and what stands there instead.
+        *edits: A text that is in the source exactly once, and its replacement.
 
     Raises:
         ValueError: If the source has the first part of an edit not once, but never or several times.

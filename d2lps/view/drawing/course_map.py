@@ -37,7 +37,7 @@ class Mark(NamedTuple):
     """What a reader has done of a chapter.
 
     Args:
-        words: What stands at the bottom of its box; may be empty.
+        words: The text at the bottom of its box; may be empty.
         reached: True if the reader has come to its end: the box gets a bar.
     """
 
@@ -49,10 +49,10 @@ class Stop(NamedTuple):
     """A chapter on the map.
 
     Args:
-        number, title: What stands in its box.
+        number, title: The text in its box.
         address: Where its link leads.
         needs: The numbers of the chapters that it builds on directly.
-        about: What appears when the pointer rests on it.
+        about: The text that appears when the pointer rests on it.
         slug: Its folder.
         takes: The time that it takes, as in "90 minutes".
     """
