@@ -47,14 +47,31 @@ def at_the_end(logs):
     return logs.index(shortest), len(shortest), "missing"
 
 
-INSIDE, SQUARES = "2 * context * width", "gradient.float().square().sum().item() / count"
+INSIDE, SUM, SUMS = "2 * context * width", "gradient.float().square().sum().item() / count", "sum_stages(sum_tensor(squares))"
+ALL = f"math.sqrt({SUMS})"
 WRONG = {
     "mfu": {
-        "percent": [edited(mfu, ("return model / possible, hardware / possible", "return 100 * model / possible, 100 * hardware / possible"))],
-        "again-in-model": [edited(mfu, ("return model / possible", "return hardware / possible"))],
-        "again-forgotten": [edited(mfu, ("model + again * inside", "model"))],
-        "head-again": [edited(mfu, ("again * inside", "again * (inside + head)"))],
-        "left-out": [edited(mfu, (" + " + INSIDE, "")), edited(mfu, ("2 * vocabulary * width", "0"))],
+        "percent": [
+            edited(mfu, ("/ tokens", "/ tokens / 100")),
+            edited(mfu, ("return model / possible, hardware", "return 100 * model / possible, 100 * hardware")),
+        ],
+        "again-in-model": [
+            edited(mfu, ("return model / possible", "return hardware / possible")),
+            edited(mfu, ("hardware = model + again * inside", "hardware = model = model + again * (inside + head)")),
+        ],
+        "again-forgotten": [
+            edited(mfu, ("model + again * inside", "model")),
+            edited(mfu, ("again * inside", "(not again) * inside")),
+        ],
+        "head-again": [
+            edited(mfu, ("again * inside", "again * (inside + head)")),
+            edited(mfu, ("model + again * inside", "(3 + again) * (inside + head)")),
+        ],
+        "left-out": [
+            edited(mfu, (" + " + INSIDE, "")),
+            edited(mfu, ("2 * vocabulary * width", "0")),
+            edited(mfu, (" + " + INSIDE, ""), ("2 * vocabulary * width", "0")),
+        ],
         "hidden-pairs": [edited(mfu, (INSIDE, "4 * context * width"))],
         "no-backward": [edited(mfu, ("3 * (inside", "1 * (inside"))],
         "one-gpu": [edited(mfu, ("seconds * gpus", "seconds"))],
@@ -62,23 +79,51 @@ WRONG = {
     },
     "global-norm": {
         "copies-twice": [edited(global_norm, (" / count", ""))],
-        "sum-of-norms": [edited(global_norm, ("math.sqrt(sum_stages(sum_tensor(squares)))", "sum_stages(sum_tensor(math.sqrt(squares)))"))],
-        "no-root": [edited(global_norm, ("math.sqrt(sum_stages(sum_tensor(squares)))", "sum_stages(sum_tensor(squares))"))],
-        "own-part": [edited(global_norm, ("sum_stages(sum_tensor(squares))", "squares"))],
-        "one-group": [edited(global_norm, ("sum_stages(sum_tensor(squares))", "sum_tensor(squares)")),
-                      edited(global_norm, ("sum_stages(sum_tensor(squares))", "sum_stages(squares)"))],
-        "sixteen-bits": [edited(global_norm, ("gradient.float().square()", "gradient.square()"))],
+        "sum-of-norms": [
+            edited(global_norm, (ALL, "sum_stages(sum_tensor(math.sqrt(squares)))")),
+            edited(global_norm, (SUM, "gradient.float().norm().item()"), (ALL, SUMS)),
+        ],
+        "no-root": [edited(global_norm, (ALL, SUMS)), edited(global_norm, (" / count", ""), (ALL, SUMS))],
+        "own-part": [
+            edited(global_norm, (SUMS, "squares")),
+            edited(global_norm, (" / count", ""), (SUMS, "squares")),
+        ],
+        "one-group": [
+            edited(global_norm, (SUMS, "sum_tensor(squares)")),
+            edited(global_norm, (SUMS, "sum_stages(squares)")),
+        ],
+        "sixteen-bits": [
+            edited(global_norm, ("gradient.float()", "gradient")),
+            edited(global_norm, (SUM, "gradient.norm().item() ** 2 / count")),
+        ],
         "other-order": [edited(global_norm, ("    return math", "    if not gradients:\n        return 0.0\n    return math"))],
         "differs": [edited(global_norm, ("/ count", "* count"))],
     },
     "who-hangs": {
-        "blames-others": [edited(who_hangs, ("max(row, key=row.count)", "row[0]")),
-                          edited(who_hangs, ("entry != usual", "entry == usual and len({*row}) > 1"))],
-        "at-the-end": [at_the_end],
-        "other-place": [edited(who_hangs, ('place, "missing"', 'place + 1, "missing"'))],
-        "other-kind": [edited(who_hangs, ('"order"', '"size"')), edited(who_hangs, ('"size"', '"order"'))],
-        "nothing-wrong": [edited(who_hangs, ("return None", 'return 0, 0, "missing"'))],
-        "gives-up": [edited(who_hangs, ("max(map(len, logs))", "min(map(len, logs))"))],
+        "blames-others": [
+            edited(who_hangs, ("max(row, key=row.count)", "row[0]")),
+            edited(who_hangs, ("entry != usual", "entry == usual and len({*row}) > 1")),
+        ],
+        "at-the-end": [
+            at_the_end,
+            edited(who_hangs, ("range(max(map(len, logs)))", "reversed(range(max(map(len, logs))))")),
+        ],
+        "other-place": [
+            edited(who_hangs, ('place, "missing"', 'place + 1, "missing"')),
+            edited(who_hangs, ('place, "missing"', 'place - 1, "missing"')),
+        ],
+        "other-kind": [
+            edited(who_hangs, ('"order"', '"size"')),
+            edited(who_hangs, ('"size"', '"order"')),
+        ],
+        "nothing-wrong": [
+            edited(who_hangs, ("return None", 'return 0, 0, "missing"')),
+            edited(who_hangs, ("return None", 'return len(logs) - 1, len(logs[0]), "size"')),
+        ],
+        "gives-up": [
+            edited(who_hangs, ("max(map(len, logs))", "min(map(len, logs))")),
+            edited(who_hangs, ("entry != usual", "entry and entry[0] != usual[0]")),
+        ],
         "wrong-type": [lambda logs: "rank 2"],
     },
 }
