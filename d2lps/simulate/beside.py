@@ -25,7 +25,7 @@ from d2lps.schedule.acts import Act
 from d2lps.simulate.cost import shared  # noqa: F401 – for the example
 from d2lps.trace import Event, Trace, TraceError, pairs
 
-LABEL = re.compile(r"([A-Za-z]+)(\d*)")
+LABEL = re.compile("[A-Za-z]+[0-9]*")
 
 
 def streams(
@@ -56,9 +56,18 @@ def streams(
     for stream, labels in queues.items():
         acts: list[Act] = []
         for label in labels:
-            name, of = LABEL.fullmatch(label).groups()
+            name = label.rstrip("0123456789")
             acts.append(
-                Task(stream, name, of, None, (*needed.get(label, ()),), (label,), (), (seconds or {}).get(label, 0))
+                Task(
+                    stream,
+                    name,
+                    label[len(name) :],
+                    None,
+                    (*needed.get(label, ()),),
+                    (label,),
+                    (),
+                    (seconds or {}).get(label, 0),
+                )
             )
             waiting = dict.fromkeys(homes[task] for task, others in needed.items() if label in others)
             acts += [Send(stream, other, label, "copy") for other in waiting]
