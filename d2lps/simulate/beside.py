@@ -57,18 +57,8 @@ def streams(
         acts: list[Act] = []
         for label in labels:
             name = label.rstrip("0123456789")
-            acts.append(
-                Task(
-                    stream,
-                    name,
-                    label[len(name) :],
-                    None,
-                    (*needed.get(label, ()),),
-                    (label,),
-                    (),
-                    (seconds or {}).get(label, 0),
-                )
-            )
+            needs, takes = (*needed.get(label, ()),), (seconds or {}).get(label, 0)
+            acts.append(Task(stream, name, label[len(name) :], None, needs, (label,), (), takes))
             waiting = dict.fromkeys(homes[task] for task, others in needed.items() if label in others)
             acts += [Send(stream, other, label, "copy") for other in waiting]
         columns[stream] = acts
