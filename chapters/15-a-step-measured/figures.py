@@ -3,7 +3,7 @@
 from d2lps import Trace, cost
 from d2lps.simulate import streams
 
-LAYERS, COPY, COMPUTE = 8, 0.003, 0.005  # seconds of a layer
+LAYERS, COPY, COMPUTE = 8, 0.002, 0.005  # seconds of a layer
 
 
 def _forward(places: int) -> Trace:

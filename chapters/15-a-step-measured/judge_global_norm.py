@@ -112,7 +112,7 @@ def judge(case: GridCase, answer: Callable) -> dict[str, str]:
             shown = {"got": f"{got:.6g}", "right": f"{case.right:.6g}"}
             raise failure(_mistake(case, rank, got), "norm-wrong", case, rank=rank, **shown)
     twice = math.sqrt(sum(case.squares(rank, once=False) for rank in range(ranks)))
-    return {"norm": f"{case.right:.4g}", "twice": f"{twice:.4g}", "own": f"{math.sqrt(case.squares(0)):.4g}"}
+    return {"norm": f"{case.right:.4g}", "twice": f"{twice:.4g}", "own": f"{math.sqrt(case.squares(0, once=False)):.4g}"}
 
 
 def _near(got: float, wanted: float) -> bool:

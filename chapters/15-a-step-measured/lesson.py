@@ -262,7 +262,7 @@ curves = {
     "bfloat16-weights": fit(change=lambda net: net.bfloat16())}
 d2l.plot(list(range(30)), list(curves.values()), "step", "loss", legend=[*curves],
          figsize=(6, 4), fmts=["-", "m--", "r:", "c-.", "y:", "k--", "b-."])
-print(scaler.skipped, show_number(scaler.scale))
+print(scaler.skipped, show_number(scaler.scale), sep="   ")
 table("number-format", "last-loss", rows=[
     [name, f"{sum(losses[-5:]) / 5:.3f}"] for name, losses in curves.items()])
 
@@ -281,8 +281,8 @@ def norm_of(weights):
 nodes, one = ["gpu0", "gpu1"], new()
 gpt.loss(one(small[0]), small[1]).backward()
 whole = clip_grad_norm_(one.parameters(), 1.0).item()
-root = 16 ** 0.5
-guess.reveal({"16 parts": root, "16 copies": 1.0})
+each = torch.ones(16)
+guess.reveal({"16 parts": each.norm().item(), "16 copies": each[:1].norm().item()})
 
 # %% norm-stages
 from d2lps.schedule import one_f_one_b, pipeline as lay_out
