@@ -160,7 +160,7 @@ for name in ("mixed", "bf16"):
 table("number-format", *(f"of-{part}" for part in parts), "in-all", rows=rows)
 
 # %% guess-zeros
-guess = d2lps.predict("zeros", {"512": "%", "524 288": "%"})
+guess = d2lps.predict("zeros", {"512": "%", "524 288": "%"})
 guess
 
 # %% zeros
@@ -180,7 +180,7 @@ torch.manual_seed(0)
 small = [part[:8] for part in batch]
 g = spread(gpt.GPT(layers=2), small)
 guess.reveal({"512": 100 * lost(g, torch.float16),
-              "524 288": 100 * lost(g / 1024, torch.float16)})
+              "524 288": 100 * lost(g / 1024, torch.float16)})
 
 # %% zeros-table
 rows = [[name, *(f"{lost(g * 2.0**k, kind):.1%}" for k in (0, -10, 6))]
