@@ -111,8 +111,9 @@ def judge(case: GridCase, answer: Callable) -> dict[str, str]:
         if not _near(got, case.right):
             shown = {"got": f"{got:.6g}", "right": f"{case.right:.6g}"}
             raise failure(_mistake(case, rank, got), "norm-wrong", case, rank=rank, **shown)
-    twice = math.sqrt(sum(case.squares(rank, once=False) for rank in range(ranks)))
-    return {"norm": f"{case.right:.4g}", "twice": f"{twice:.4g}", "own": f"{math.sqrt(case.squares(0, once=False)):.4g}"}
+    counted = [case.squares(rank, once=False) for rank in range(ranks)]
+    shown = {"norm": case.right, "twice": math.sqrt(sum(counted)), "own": math.sqrt(counted[0])}
+    return {name: f"{norm:.4g}" for name, norm in shown.items()}
 
 
 def _near(got: float, wanted: float) -> bool:
