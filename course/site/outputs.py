@@ -8,7 +8,7 @@ from course.book.findings import BookError
 from d2lps.notebook import explore_page, plots, predict, predict_page, schedule_table
 from d2lps.view import player
 from d2lps.view.drawing import lanes
-from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.drawing.theme import STYLE, THIN, styled
 from d2lps.view.tables import SCROLLS
 
 KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # best first
@@ -115,7 +115,7 @@ def lean(piece: str) -> str:
         return match[1] + rest.strip() + match[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
-    piece = _LEGEND.sub(r"\1", piece)
+    piece = styled(_LEGEND.sub(r"\1", piece))
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}
