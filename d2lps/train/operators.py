@@ -124,7 +124,8 @@ def run(
     schedule : Schedule
         With tasks, sends and all-reduces.
     compute : mapping of str to callable
-        ``task.name + task.of`` → the function that takes the values that the task reads, and returns those it makes.
+        ``task.name + task.of``, or ``str(task)`` for one task alone → the function that takes the values that the task
+        reads, and returns those it makes.
     tensors : mapping of (str, str) to Tensor
         What each device of this process holds before.
     carrier : Processes, optional
@@ -205,7 +206,7 @@ class Devices:
         self.values: dict[tuple[str, str], Tensor] = {}
         self.sizes: dict[tuple[int, int], int] = {}  # (act, number of its message) → bytes sent
         for task in schedule.tasks:
-            if task.node in mine and task.name + task.of not in compute:
+            if task.node in mine and not {str(task), task.name + task.of} & {*compute}:
                 raise OperatorError(text("operators.no-function", task=task, name=repr(task.name + task.of)))
 
     def put(self, node: str, name: str, tensor: Tensor) -> None:
@@ -237,7 +238,8 @@ class Devices:
         return Executed(begun, timed)
 
     def _compute(self, task: Task) -> None:
-        made = self.compute[task.name + task.of](*[self.values[task.node, name] for name in task.reads])
+        function = self.compute.get(str(task)) or self.compute[task.name + task.of]
+        made = function(*[self.values[task.node, name] for name in task.reads])
         made, wanted = (made,) if isinstance(made, Tensor) else made, made_by(task)
         if len(made) != len(wanted):
             raise OperatorError(text("operators.made", task=task, wanted=len(wanted), given=len(made)))
