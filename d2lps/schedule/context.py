@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from d2lps.plan.acts import Send
 from d2lps.plan.parse import names
-from d2lps.schedule.acts import Act, ScheduleError, Task, Value
+from d2lps.schedule.acts import ScheduleError, Task, Value
 from d2lps.schedule.schedule import Schedule
 from d2lps.units import is_count
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from d2lps.carriers.processes import Processes
 from d2lps.plan.parse import names
 from d2lps.schedule import attention, token_places
-from d2lps.train import operators
 from d2lps.trace import Trace
+from d2lps.train import operators
 
 __all__ = ["attend", "gradients", "merge", "output", "part"]
 
