@@ -306,7 +306,7 @@ guess.reveal({"busy": 100 * busy(plain) / plain.duration,
               "slowdown": plain.duration / better.duration})
 
 # %% pairs-table
-table("cut", *range(4), rows=rows)
+table("part-of-pairs", *range(4), rows=rows)
 
 # %% zigzag-watch
 watch(on_gpus("ring"), on_gpus("ring", zigzag=True),
@@ -414,10 +414,11 @@ table("context-gpus", "replicas", "activations", "in-all", rows=rows)
 
 # %% sent
 by = sent(long.model, long.layout)
-table("dimension", "devices", "bytes-sent", "at-outside", rows=[
-    [name, getattr(long.layout, name), show_size(by[name]),
-     show_seconds(by[name] / h100.outside)]
-    for name in ("tensor", "context", "pipeline", "data")])
+short = {"tensor": "TP", "context": "CP", "pipeline": "PP", "data": "DP"}
+table("dimension", "devices", "bytes-sent", "at-inside", "at-outside", rows=[
+    [short[name], getattr(long.layout, name), show_size(by[name]),
+     show_seconds(by[name] / h100.inside), show_seconds(by[name] / h100.outside)]
+    for name in short])
 
 # %% speed
 rows = []

@@ -147,7 +147,7 @@ def _values(n: int, numbers: int, one: int, heads: int, groups: int) -> dict[str
     values = {}
     for i in range(n):
         values |= {f"{name}{i}": Value(heads * numbers) for name in ("q", "do")}
-        values |= {f"kv{i}": Value(2 * groups * numbers), f"o{i}": Value(heads * (numbers + 2 * one))}
+        values |= {f"kv{i}": Value(2 * groups * numbers), f"o{i}": Value(heads * (numbers + 2 * one), tuple(range(n)))}
         values |= {f"dq{i}": Value(heads * numbers, tuple(range(n)))}
         values |= {f"dkv{i}": Value(2 * groups * numbers, tuple(range(n)))}
     return values
@@ -162,7 +162,7 @@ def _ends(devices: Sequence[str], backward: bool) -> tuple[list[tuple[str, str]]
 def _gather(devices, numbers, one, heads, groups, work, backward) -> Schedule:
     n, acts = len(devices), []
     values = _values(n, numbers, one, heads, groups)
-    values |= {f"dq{i}": Value(heads * numbers) for i in range(n)}
+    values |= {f"{name}{i}": Value(values[f"{name}{i}"].nbytes) for name in ("o", "dq") for i in range(n)}
     around = [(i, (i + t) % n) for t in range(1, n) for i in range(n)]
     all_kv = tuple(f"kv{j}" for j in range(n))
     for name in "FB" if backward else "F":
@@ -183,7 +183,6 @@ def _gather(devices, numbers, one, heads, groups, work, backward) -> Schedule:
 def _ring(devices, numbers, one, heads, groups, work, backward) -> Schedule:
     n, acts = len(devices), []
     values = _values(n, numbers, one, heads, groups)
-    values |= {f"o{i}.{t}": values[f"o{i}"] for i in range(n) for t in range(n - 1)}
     for name in "FB" if backward else "F":
         for t in range(n):
             block = [(i - t) % n for i in range(n)]  # which device i computes with, and passes on
@@ -193,12 +192,11 @@ def _ring(devices, numbers, one, heads, groups, work, backward) -> Schedule:
                 j = block[i]
                 passed = (f"kv{j}",) if t else ()
                 if name == "F":
-                    before, after = (f"o{i}.{t - 1}",) if t else (), f"o{i}.{t}" if t < n - 1 else f"o{i}"
-                    reads = (f"q{i}", f"kv{j}", *before)
-                    acts.append(Task(node, "F", f"{i}", j, reads, (after,), (*before, *passed), 4 * work[i][j]))
+                    reads, makes = (f"q{i}", f"kv{j}"), ((f"o{i}", j),)
                 else:
                     reads, makes = (f"q{i}", f"do{i}", f"o{i}", f"kv{j}"), ((f"dq{i}", j), (f"dkv{j}", i))
-                    acts.append(Task(node, "B", f"{i}", j, reads, makes, passed, 10 * work[i][j]))
+                work_of = {"F": 4, "B": 10}[name] * work[i][j]
+                acts.append(Task(node, name, f"{i}", j, reads, makes, passed, work_of))
             if name == "B" and t:  # gradients go the way of their keys, until they are home
                 acts += [Send(devices[i], devices[(i + 1) % n], f"dkv{block[i]}", "move") for i in range(n)]
     return Schedule(devices, values, acts, *_ends(devices, backward))

@@ -34,11 +34,6 @@ def _scores(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
     return (q @ k.mT / sqrt(q.shape[-1])).masked_fill(~seen, float("-inf"))
 
 
-def _above(m: Tensor) -> Tensor:
-    """Return maxima without −∞, which a query has that has seen no key: −∞ − (−∞) is no number."""
-    return m.clamp(min=torch.finfo(m.dtype).min)
-
-
 def part(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     """Return the part of attention that these keys contribute: for each query max, sum, and weighted sum.
 
@@ -52,18 +47,18 @@ def part(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Of shape (heads, queries, 2 + size).
+        Of shape (heads, queries, 2 + size). The maximum of a query that sees no key is the least number there is.
     """
     scores = _scores(q, k, seen)
-    m = scores.amax(-1, keepdim=True)
-    weights = torch.exp(scores - _above(m))
+    m = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)  # −∞ − (−∞) is no number
+    weights = torch.exp(scores - m)
     return torch.cat([m, weights.sum(-1, keepdim=True), weights @ v.repeat_interleave(len(q) // len(v), 0)], -1)
 
 
 def merge(one: Tensor, other: Tensor) -> Tensor:
     """Return the part of attention that the keys of both contribute: associative and commutative, up to rounding."""
     m = torch.maximum(one[..., :1], other[..., :1])
-    sums = sum(torch.exp(each[..., :1] - _above(m)) * each[..., 1:] for each in (one, other))
+    sums = sum(torch.exp(each[..., :1] - m) * each[..., 1:] for each in (one, other))
     return torch.cat([m, sums], -1)
 
 
@@ -144,7 +139,8 @@ def attend(
     given = {"q": q, "kv": torch.stack([k, v])} | ({} if do is None else {"do": do})
     cut = _by_heads if way == "heads" else _by_tokens
     tensors, compute = cut(devices, given, places, causal)
-    values, trace = operators.run(schedule, compute, tensors, carrier)
+    parts = {f"o{i}": merge for i in range(len(devices))}
+    values, trace = operators.run(schedule, compute, tensors, carrier, parts)
     return _results(devices, values, heads, len(k)), trace
 
 
@@ -167,19 +163,8 @@ def _seen(queries: Tensor, keys: Tensor, causal: bool) -> Tensor:
     return queries[:, None] >= keys if causal else torch.ones(len(queries), len(keys), dtype=torch.bool)
 
 
-def _forward(seen: Tensor, q: Tensor, *others: Tensor) -> Tensor:
-    """Return the part that blocks of keys and values contribute, merged with what is there already."""
-    blocks, before = _blocks(others)
-    made = part(q, *torch.cat(blocks, 2), seen)
-    return merge(*before, made) if before else made
-
-
-def _blocks(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the blocks of keys and values, of shape (2, heads, tokens, size), and the other tensors."""
-    blocks, others = [], []
-    for tensor in tensors:
-        (blocks if tensor.dim() == 4 else others).append(tensor)
-    return blocks, others
+def _forward(seen: Tensor, q: Tensor, *blocks: Tensor) -> Tensor:
+    return part(q, *torch.cat(blocks, 2), seen)
 
 
 def _backward(seen: Tensor, q: Tensor, do: Tensor, whole: Tensor, *blocks: Tensor) -> list[Tensor]:

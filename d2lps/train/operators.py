@@ -115,7 +115,11 @@ def _loss(examples: int, *tensors: Tensor) -> list[Tensor]:
 
 
 def run(
-    schedule: Schedule, compute: Mapping[str, Callable], tensors: Tensors, carrier: Processes | None = None
+    schedule: Schedule,
+    compute: Mapping[str, Callable],
+    tensors: Tensors,
+    carrier: Processes | None = None,
+    add: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
 ) -> tuple[dict[tuple[str, str], Tensor], Trace]:
     """Do the acts of a schedule on real tensors.
 
@@ -130,6 +134,8 @@ def run(
         What each device of this process holds before.
     carrier : Processes, optional
         With gloo, one process per device. Without it all devices are in this process, with the same bits.
+    add : mapping of str to callable, optional
+        Value → the operation that joins two contributions to it, for those that are no sums.
 
     Returns
     -------
@@ -149,7 +155,7 @@ def run(
         if not isinstance(schedule, Schedule):
             raise OperatorError(text("operators.schedule", given=type(schedule).__name__))
         mine = set(schedule.nodes if carrier is None else carrier.playing(schedule))
-        device = Devices(schedule, compute, mine)
+        device = Devices(schedule, compute, mine, add)
         for node, name in schedule.holds:
             if node in mine:
                 if (node, name) not in tensors:
@@ -201,8 +207,10 @@ def in_list(number: int, plan: Plan, executed: Executed) -> list[Timed]:
 class Devices:
     """The devices of this process (``mine``), and their values. They do their acts in the order of the list."""
 
-    def __init__(self, schedule: Schedule, compute: Mapping[str, Callable], mine: set[str]):
-        self.schedule, self.compute, self.mine = schedule, compute, mine
+    def __init__(
+        self, schedule: Schedule, compute: Mapping[str, Callable], mine: set[str], add: Mapping[str, Callable] | None
+    ):
+        self.schedule, self.compute, self.mine, self.add = schedule, compute, mine, add or {}
         self.values: dict[tuple[str, str], Tensor] = {}
         self.sizes: dict[tuple[int, int], int] = {}  # (act, number of its message) → bytes sent
         for task in schedule.tasks:
@@ -215,7 +223,8 @@ class Devices:
         if wanted and size != wanted:
             raise OperatorError(text("operators.size", node=node, value=name, size=size, wanted=wanted))
         there = self.values.get((node, name))
-        self.values[node, name] = tensor if there is None else there + tensor  # not in place: others may have it, too
+        # Not in place: others may have it, too.
+        self.values[node, name] = tensor if there is None else self.add.get(name, torch.add)(there, tensor)
 
     @torch.no_grad()
     def execute(self, mail: "_Mail | None", load: Callable[[Program], Callable[[], Executed]]) -> Executed:
