@@ -14,9 +14,9 @@ from itertools import permutations
 import torch
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
-from d2lps import Reduction, Topology, cluster, cost, d2l, machines, memory
-from d2lps import nvswitch, parallelize, ring, run, table, tree, watch
-from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, sent, throughput
+from d2lps import Reduction, Topology, cluster, cost, d2l, memory, nvswitch
+from d2lps import parallelize, ring, run, table, tree, watch
+from d2lps.scaling import GPUS, LLAMA3, MODELS, sent, throughput
 from d2lps.schedule import ScheduleError, attention, seen_pairs, token_places
 from d2lps.train import context, gpt
 from d2lps.units import show_number, show_seconds, show_size
@@ -165,6 +165,7 @@ ranks
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from d2lps import Processes
+from d2lps.schedule import token_places
 from d2lps.train import context
 
 torch.set_num_threads(1)
@@ -184,7 +185,7 @@ def alone(q, k, v, do):
 # %% px-ways
 # %%px
 off, traces = {}, {}
-for dtype in (torch.float32, torch.float64):
+for bits, dtype in (("32", torch.float32), ("64", torch.float64)):
     tensors = problem(dtype)
     right = alone(*tensors)
     for way in ("gather", "ring", "heads"):
@@ -192,7 +193,7 @@ for dtype in (torch.float32, torch.float64):
                                               carrier=carrier)
         for name, made in results[carrier.names[carrier.rank]].items():
             wrong = (made - right[name][:, own]).abs().max()
-            off[way, dtype, name] = float(wrong / right[name].abs().max())
+            off[f"{way} {name} {bits}"] = float(wrong / right[name].abs().max())
 
 # %% ways-bytes
 def bytes_by_formula(way, n=4, heads=8, groups=8, tokens=256, size=16, each=8):
@@ -205,12 +206,14 @@ guess.reveal({f"n = {n}": bytes_by_formula("heads", n) / bytes_by_formula("ring"
               for n in (4, 8)})
 
 # %% ways-table
-def worst(way, dtype, names):
-    return max(ranks[r]["off"][way, dtype, name] for r in range(4) for name in names)
+found, traces = [ranks[r]["off"] for r in range(4)], ranks[0]["traces"]
 
-rows, traces = [], ranks[0]["traces"]
+def worst(way, names, bits):
+    return max(off[f"{way} {name} {bits}"] for off in found for name in names)
+
+rows = []
 for way in WAYS:
-    wrong = [worst(way, dtype, names) for dtype in (torch.float64, torch.float32)
+    wrong = [worst(way, names, bits) for bits in (64, 32)
              for names in (["o"], ["dq", "dk", "dv"])]
     rows.append([way, traces[way].bytes_sent("rank0"), round(bytes_by_formula(way)),
                  *(show_number(each, 1) for each in wrong)])
@@ -228,37 +231,47 @@ print(d2lps.source(context.gradients))
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
-from torch.distributed.tensor.experimental._context_parallel import _attention as cp
 
 dist.init_process_group("gloo")
-q, k, v, do = problem(torch.float32)[:, None]
-try:
-    buffers = [x.clone() for x in (q, k, v)]
-    with context_parallel(init_device_mesh("cpu", (4,)), buffers=buffers,
-                          buffer_seq_dims=[2, 2, 2]):
-        scaled_dot_product_attention(*buffers, is_causal=True)
-except NotImplementedError as error:
-    refused = str(error)
+tensors = problem(torch.float32)
+right, (q, k, v, do) = alone(*tensors), tensors[:, None]
+buffers = [x.clone() for x in (q, k, v)]
+with context_parallel(init_device_mesh("cpu", (4,)), buffers=buffers,
+                      buffer_seq_dims=[2, 2, 2]):
+    shape = tuple(scaled_dot_product_attention(*buffers, is_causal=True).shape)
+    try:
+        torch.nn.functional.scaled_dot_product_attention(*buffers, is_causal=True)
+    except NotImplementedError as error:
+        refused = str(error)
 
-aten, options, theirs = torch.ops.aten, cp._cp_options, {}
-here = [x[:, :, own].contiguous() for x in (q, k, v)]
-kernel = aten._scaled_dot_product_flash_attention_for_cpu
-options.enable_load_balance = False
-group = dist.group.WORLD
-o, log_sum, *_ = cp._templated_ring_attention(group, 2, kernel.default, *here,
-                                              is_causal=True)
-kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward
-gradients = cp._templated_ring_attention_backward(
-    group, 2, kernel.default, do[:, :, own].contiguous(), "grad_out", *here, o,
-    log_sum, is_causal=True, dropout_p=0.0)
-for name, made in zip(("o", "dq", "dk", "dv"), (o, *gradients)):
-    right = alone(*problem(torch.float32))[name]
-    theirs[name] = float((made[0] - right[:, own]).abs().max() / right.abs().max())
+# %% torch-refuses
+print(ranks[0]["shape"], ranks[0]["refused"])
 
-# %% torch
-print(ranks[0]["refused"])
-for name in ("o", "dq", "dk", "dv"):
-    print(name, f"{max(ranks[r]['theirs'][name] for r in range(4)):.0e}")
+# %% px-torch-ring
+# %%px
+from torch.distributed.tensor.experimental._context_parallel import _attention as cp
+
+group, aten, theirs = dist.group.WORLD, torch.ops.aten, {}
+forward = aten._scaled_dot_product_flash_attention_for_cpu.default
+backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+for zigzag in (False, True):
+    cp._cp_options.enable_load_balance = zigzag
+    ranges = token_places(256, 4, zigzag)[carrier.rank]
+    place = torch.cat([torch.arange(each.start, each.stop) for each in ranges])
+    here = [x[:, :, place].contiguous() for x in (q, k, v, do)]
+    o, log_sum = cp._templated_ring_attention(
+        group, 2, forward, *here[:3], is_causal=True)[:2]
+    made = o, *cp._templated_ring_attention_backward(
+        group, 2, backward, here[3], "grad_out", *here[:3], o, log_sum,
+        is_causal=True, dropout_p=0.0)
+    for name, mine in zip(("o", "dq", "dk", "dv"), made):
+        wrong = (mine[0] - right[name][:, place]).abs().max()
+        theirs[f"{name} {zigzag}"] = float(wrong / right[name].abs().max())
+
+# %% torch-ring
+for zigzag in (False, True):
+    print(*(f"{max(ranks[r]['theirs'][f'{name} {zigzag}'] for r in range(4)):.0e}"
+            for name in ("o", "dq", "dk", "dv")))
 ranks.close()
 
 # %% limits
@@ -334,19 +347,20 @@ for groups in (128, 8):
 table("heads-groups", "bandwidth", "least-tokens", rows=rows)
 
 # %% hide-plot
-parts = [1024 * 2**i for i in range(8)]
+parts = [1024 * 2**i for i in range(7)]
 
-def waits(groups, rate, n=8):
+def slowdown(groups, rate, n=8):
     for each in parts:
         trace = on_gpus("ring", n, each * n, rate, computing, heads=128,
                         groups=groups, zigzag=True)
         yield trace.duration / busy(trace)
 
-d2l.plot([each / 1024 for each in parts],
-         [list(waits(128, "450 GB/s")), list(waits(128, "50 GB/s")),
-          list(waits(8, "50 GB/s"))], "1024", "×",
-         legend=["128 / 128, 450 GB/s", "128 / 128, 50 GB/s", "128 / 8, 50 GB/s"],
-         xscale="log", yscale="log", fmts=["-", "m--", "g-."], figsize=(5, 3))
+wires = {"128 / 128, 50 GB/s": (128, "50 GB/s"),
+         "128 / 128, 450 GB/s": (128, "450 GB/s"),
+         "128 / 8, 50 GB/s": (8, "50 GB/s")}
+d2l.plot(parts, [list(slowdown(*wire)) for wire in wires.values()], "s / n",
+         "slowdown", legend=list(wires), xscale="log", yscale="log",
+         fmts=["-", "m--", "g-."], figsize=(6, 3))
 
 # %% two-hosts
 try:
@@ -355,48 +369,47 @@ except cluster.ClusterError as error:
     two = None
     print(error)
 
-# %% overlapped
-def ring_of_two(lengths, width=64, heads=1):
+# %% ring-of-two
+def ring_of_two(lengths, width=64):
     import time
     import torch
     import torch.distributed as dist
-    from d2lps.train import context
+    from d2lps.train.context import merge, part
 
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    other, took = 1 - dist.get_rank(), {}
+    other = 1 - dist.get_rank()
 
-    def step(length, exchange, compute):
-        q, k, v = torch.randn(3, heads, length, width)
-        seen, at, coming = torch.ones(length, length, dtype=torch.bool), [k, v], []
+    def step(length, sends, computes):
+        q, *mine = torch.randn(3, 1, length, width)
+        theirs = [torch.empty_like(x) for x in mine]
+        seen = torch.ones(length, length, dtype=torch.bool)
         dist.barrier()
         start = time.perf_counter()
-        if exchange:
-            arriving = [torch.empty_like(x) for x in at]
-            coming = [dist.irecv(x, other) for x in arriving]
-            coming += [dist.isend(x, other) for x in at]
-        done = context.part(q, *at, seen) if compute else None
-        for work in coming:
-            work.wait()
-        if compute and exchange:
-            context.merge(done, context.part(q, *arriving, seen))
+        under_way = [dist.irecv(x, other) for x in theirs] if sends else []
+        under_way += [dist.isend(x, other) for x in mine] if sends else []
+        done = part(q, *mine, seen) if computes else None
+        for message in under_way:
+            message.wait()
+        if sends and computes:
+            merge(done, part(q, *theirs, seen))
         return time.perf_counter() - start
 
-    for length in lengths:
-        for name, exchange, compute in (("block", 0, 1), ("message", 1, 0), ("ring", 1, 1)):
-            took[length, name] = min(step(length, exchange, compute) for _ in range(3))
-    dist.destroy_process_group()
-    return took
+    kinds = {"block": (0, 1), "message": (1, 0), "ring": (1, 1)}
+    return {(length, kind): min(step(length, *what) for _ in range(5))
+            for length in lengths for kind, what in kinds.items()}
 
-# %% overlapped-table
+# %% overlap-table
 def overlap_rows():
     lengths = (256, 512, 1024, 2048)
     took = two.run(ring_of_two, lengths)[0]
+    two.close()
     for length in lengths:
-        block, message, both = (took[length, name]
-                                for name in ("block", "message", "ring"))
-        yield [length, *map(show_seconds, (block, message, max(block, message) + block,
-                                           both)), f"{both / (2 * block):.2f}"]
+        block, message, both = (took[length, kind]
+                                for kind in ("block", "message", "ring"))
+        predicted = max(block, message) + block
+        yield [length, *map(show_seconds, (block, message, predicted, both)),
+               f"{both / (2 * block):.2f}"]
 
 table("tokens", "block-takes", "message-takes", "predicted", "measured",
       "by-computing", rows=overlap_rows() if two else [])

@@ -150,7 +150,8 @@ def sent(model: Transformer, layout: Layout) -> dict[str, float]:
         Of ``data``, with n replicas: (n−1)/n times 2Ψ parameters for ZeRO-0 and -1, (m+1)Ψ for ZeRO-2, 3mΨ for ZeRO-3.
         Of ``tensor``: 4 all-reduces per layer and micro-batch, 6 with full recomputation, which sequence parallelism
         replaces by as many bytes, if the inputs of matrices are not gathered a second time in the backward pass. Of
-        ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of ``context``: keys and values.
+        ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of ``context``: keys and values
+        twice, forward and backward, and their gradients once.
     """
     t, p, m, n = layout.tensor, layout.pipeline, layout.batches, layout.sharers
     tokens = layout.micro * model.context / layout.context
@@ -162,5 +163,5 @@ def sent(model: Transformer, layout: Layout) -> dict[str, float]:
         "data": times * (n - 1) / n * 2 * model.parameters / (t * p),
         "tensor": m * passes * 2 * layers * 2 * (t - 1) / t * activation,
         "pipeline": 0 if p == 1 else m * 2 * layout.chunks * activation / t,
-        "context": m * 2 * layers * 2 * 2 * layout.micro * model.context * model.keys / t * around,
+        "context": m * 3 * layers * 2 * 2 * layout.micro * model.context * model.keys / t * around,
     }

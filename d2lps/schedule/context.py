@@ -25,28 +25,20 @@ Places = tuple[range, ...]  # positions of tokens
 def token_places(tokens: int, devices: int, zigzag: bool = False) -> list[Places]:
     """Return the positions of the tokens of each device.
 
-    Parameters
-    ----------
-    tokens, devices : int
-        The tokens of the sequence, and the number of devices.
-    zigzag : bool
-        True to cut the sequence into twice as many parts: device i has part i and part 2n − 1 − i, so that all devices
-        have equal work under a causal mask.
+    Args:
+        tokens, devices: The tokens of the sequence, and the number of devices.
+        zigzag: True to cut the sequence into twice as many parts: device i has part i and part 2n − 1 − i, so that all
+            devices have equal work under a causal mask.
 
-    Returns
-    -------
-    list of tuple of range
+    Returns:
         One range per device, or two.
 
-    Raises
-    ------
-    ScheduleError
-        If the tokens cannot be cut into equal parts.
+    Raises:
+        ScheduleError: If the tokens cannot be cut into equal parts.
 
-    Examples
-    --------
-    >>> token_places(8, 2), token_places(8, 2, zigzag=True)
-    ([(range(0, 4),), (range(4, 8),)], [(range(0, 2), range(6, 8)), (range(2, 4), range(4, 6))])
+    Example:
+        >>> token_places(8, 2), token_places(8, 2, zigzag=True)
+        ([(range(0, 4),), (range(4, 8),)], [(range(0, 2), range(6, 8)), (range(2, 4), range(4, 6))])
     """
     parts = 2 * devices if zigzag else devices
     if not is_count(tokens, least=1) or tokens % parts:
@@ -88,47 +80,35 @@ def attention(
     and twice as much backward for ``gather`` and ``ring``, (n−1)/n·(K + 2Q)/n forward and as much backward for
     ``heads``.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names.
-    way : str
-        ``"gather"``: each device sends its keys and values to all others, and computes when it has them all; it frees
-        them, and the backward pass brings them again. ``"ring"``: in each step a device computes with one block of keys
-        and values, and passes it on. ``"heads"``: each device gets all tokens of some heads, and returns the outputs.
-    tokens, heads, size, groups : int
-        The tokens s of the sequence; the heads, and the numbers of a head; the number of heads of keys and values, if
-        they are fewer.
-    causal : bool
-        Whether a token sees only itself and those before it. Nothing is computed for pairs that are not seen.
-    zigzag : bool
-        As for :func:`token_places`.
-    backward : bool
-        Whether the gradients of queries, keys and values are computed, too.
-    itemsize : int
-        Bytes per number.
+    Args:
+        devices: Their names.
+        way: ``"gather"``: each device sends its keys and values to all others, and computes when it has them all; it
+            frees them, and the backward pass brings them again. ``"ring"``: in each step a device computes with one
+            block of keys and values, and passes it on. ``"heads"``: each device gets all tokens of some heads, and
+            returns the outputs.
+        tokens, heads, size, groups: The tokens s of the sequence; the heads, and the numbers of a head; the number of
+            heads of keys and values, if they are fewer.
+        causal: Whether a token sees only itself and those before it. Nothing is computed for pairs that are not seen.
+        zigzag: As for :func:`token_places`.
+        backward: Whether the gradients of queries, keys and values are computed, too.
+        itemsize: Bytes per number.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         Tasks F and B with their FLOPs: one per device, or, for the ring, one per device and block of keys.
 
-    Raises
-    ------
-    ScheduleError
-        For an unknown way, and if tokens or heads cannot be cut into equal parts.
+    Raises:
+        ScheduleError: For an unknown way, and if tokens or heads cannot be cut into equal parts.
 
-    References
-    ----------
-    Liu et al., "Ring attention with blockwise transformers for near-infinite context", 2023. Jacobs et al., "DeepSpeed
-    Ulysses", 2023.
+    Reference:
+        Liu et al., "Ring attention with blockwise transformers for near-infinite context", 2023. Jacobs et al.,
+        "DeepSpeed
+        Ulysses", 2023.
 
-    Examples
-    --------
-    >>> print(attention(["gpu0", "gpu1"], "ring", tokens=8))
-    slot   0    1
-    gpu0   F0.0 F0.1
-    gpu1   F1.1 F1.0
+    Example:
+        >>> print(attention(["gpu0", "gpu1"], "ring", tokens=8))
+        slot   0    1
+        gpu0   F0.0 F0.1
+        gpu1   F1.1 F1.0
     """
     devices, groups = names(devices), groups or heads
     if way not in WAYS:

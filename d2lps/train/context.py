@@ -37,16 +37,11 @@ def _scores(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
 def part(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     """Return the part of attention that these keys contribute: for each query max, sum, and weighted sum.
 
-    Parameters
-    ----------
-    q, k, v : Tensor
-        Of shape (heads, tokens, size); keys and values may have fewer heads.
-    seen : Tensor of bool
-        Which query sees which key.
+    Args:
+        q, k, v: Of shape (heads, tokens, size); keys and values may have fewer heads.
+        seen: Which query sees which key.
 
-    Returns
-    -------
-    Tensor
+    Returns:
         Of shape (heads, queries, 2 + size). The maximum of a query that sees no key is the least number there is.
     """
     scores = _scores(q, k, seen)
@@ -70,18 +65,13 @@ def output(whole: Tensor) -> Tensor:
 def gradients(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: Tensor, do: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient of the queries, and of (keys, values), that comes from these keys.
 
-    Parameters
-    ----------
-    q, k, v, seen : Tensor
-        As for :func:`part`.
-    whole : Tensor
-        The part that all keys contribute.
-    do : Tensor
-        The gradient of the output.
+    Args:
+        q, k, v, seen: As for :func:`part`.
+        whole: The part that all keys contribute.
+        do: The gradient of the output.
 
-    References
-    ----------
-    Dao et al., "FlashAttention", 2022, appendix B: the sum of ``do`` times the output replaces that over all keys.
+    Reference:
+        Dao et al., "FlashAttention", 2022, appendix B: the sum of ``do`` times the output replaces that over all keys.
     """
     heads = len(q), len(k)
     k, v = (each.repeat_interleave(heads[0] // heads[1], 0) for each in (k, v))
@@ -105,32 +95,20 @@ def attend(
 ) -> tuple[dict[str, dict[str, Tensor]], Trace]:
     """Compute one attention on devices that have a part of the tokens each.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names.
-    way : str
-        ``"gather"``, ``"ring"`` or ``"heads"``.
-    q, k, v : Tensor
-        Those of the whole sequence, of shape (heads, tokens, size); each device takes its tokens.
-    do : Tensor, optional
-        The gradient of the output; with it, the backward pass is done, too.
-    causal, zigzag : bool
-        As for :func:`d2lps.schedule.attention`.
-    carrier : Processes, optional
-        With gloo, one process per device.
+    Args:
+        devices: Their names.
+        way: ``"gather"``, ``"ring"`` or ``"heads"``.
+        q, k, v: Those of the whole sequence, of shape (heads, tokens, size); each device takes its tokens.
+        do: The gradient of the output; with it, the backward pass is done, too.
+        causal, zigzag: As for :func:`d2lps.schedule.attention`.
+        carrier: With gloo, one process per device.
 
-    Returns
-    -------
-    results : dict of str to dict of str to Tensor
-        For each device of this process ``o``, and with ``do`` also ``dq``, ``dk`` and ``dv``, of its tokens.
-    trace : Trace
-        As measured.
+    Returns:
+        results: For each device of this process ``o``, and with ``do`` also ``dq``, ``dk`` and ``dv``, of its tokens.
+        trace: As measured.
 
-    Raises
-    ------
-    ScheduleError
-        If tokens or heads cannot be cut into equal parts.
+    Raises:
+        ScheduleError: If tokens or heads cannot be cut into equal parts.
     """
     devices, (heads, tokens, size) = names(devices), q.shape
     options = {"heads": heads, "size": size, "groups": len(k), "causal": causal, "zigzag": zigzag}

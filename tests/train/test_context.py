@@ -8,8 +8,9 @@ import torch
 from helpers.ranks import ranks
 from torch.nn.functional import scaled_dot_product_attention
 
-from d2lps import Processes, Topology, cost, nvswitch
+from d2lps import Processes, Topology, Transformer, cost, nvswitch
 from d2lps.plan.acts import Send
+from d2lps.scaling import Layout, sent
 from d2lps.schedule import Schedule, ScheduleError, Task, attention, seen_pairs, token_places
 from d2lps.schedule.context import WAYS
 from d2lps.train import context
@@ -199,3 +200,9 @@ def test_what_is_refused(cause, words):
 def test_sends_come_before_the_task_that_they_overlap():
     column = attention(gpus(3), "ring", 6).column("gpu0")
     assert [isinstance(act, Send) for act in column] == [True, False, True, False, False]
+
+
+def test_the_bytes_of_a_layout_are_those_of_the_schedule():
+    model = Transformer(layers=3, width=32, heads=8, context=64, vocabulary=100, groups=4)
+    alone = attention(gpus(4), "ring", 64, heads=8, size=4, groups=4, backward=True, itemsize=2)
+    assert sent(model, Layout(context=4))["context"] == 3 * cost.shared(alone).bytes_sent("gpu0")
