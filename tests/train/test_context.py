@@ -80,9 +80,9 @@ def in_processes(rank, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_processes_have_the_bits_of_one_process(way):
     results, trace = context.attend([f"rank{i}" for i in range(4)], way, *problem(8, 4, 32, 4), zigzag=True)
-    for (node, alone), (made, sent) in zip(results.items(), ranks()(in_processes, way, n=4), strict=True):
+    for (node, alone), (made, nbytes) in zip(results.items(), ranks()(in_processes, way, n=4), strict=True):
         assert all(torch.equal(made[name], alone[name]) for name in ("o", "dq", "dk", "dv"))
-        assert sent == trace.bytes_sent(node)
+        assert nbytes == trace.bytes_sent(node)
 
 
 def test_parts_merge_in_any_order_and_a_masked_part_changes_nothing():
