@@ -22,7 +22,7 @@ class ShapeCase:
 
     @property
     def label(self) -> str:
-        return f"tokens = {self.tokens}, n = {self.n}, heads = {self.heads}, groups = {self.groups}"
+        return f"n = {self.n}, tokens = {self.tokens}, heads = {self.heads}, groups = {self.groups}"
 
     def ways(self, stays: bool = False, **changed: float) -> dict[str, tuple[float, float] | None]:
         """Return way → (bytes sent, bytes of keys and values kept); ``changed`` does one thing in another way.

@@ -134,7 +134,8 @@ WRONG = {
         "log-sum": [lambda parts: (merge(parts)[0], sum(s for _, s in parts)), lambda parts: (merge(parts)[0], torch.stack([s for _, s in parts]).amax(0)),
                     lambda parts: (merge(parts)[0], merge(parts)[1].exp())],
         "wrong-type": [lambda parts: merge(parts)[0], lambda parts: (merge(parts)[0], 1.0), lambda parts: (merge(parts)[0].T, merge(parts)[1]), lambda parts: "o"],
-        "differs": [lambda parts: merge(parts[:2]), lambda parts: (merge(parts)[0] + 1, merge(parts)[1])],
+        "differs": [lambda parts: (merge(parts)[0] + 1, merge(parts)[1])],
+        "not-general": [lambda parts: merge(parts[:2])],
         "raised": [lambda parts: parts[99]],
     },
     "zigzag": {
