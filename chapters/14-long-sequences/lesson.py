@@ -156,6 +156,9 @@ for way in WAYS:
 guess = d2lps.predict("heads", {"n = 4": "×", "n = 8": "×"})
 guess
 
+# %% gradients-code
+print(d2lps.source(context.gradients))
+
 # %% ranks
 ranks = d2lps.ranks(4)
 ranks
@@ -196,13 +199,12 @@ for bits, dtype in (("32", torch.float32), ("64", torch.float64)):
             off[f"{way} {name} {bits}"] = float(wrong / right[name].abs().max())
 
 # %% ways-bytes
-def bytes_by_formula(way, n=4, heads=8, groups=8, tokens=256, size=16, each=8):
-    keys_values, queries = (x * tokens * size * each for x in (2 * groups, heads))
-    units = {"gather": 3 * keys_values, "ring": 3 * keys_values,
-             "heads": 2 * (keys_values + 2 * queries) / n}
-    return (n - 1) / n * units[way]
+def forward_bytes(way, n=4, heads=8, groups=8, tokens=256, size=16, itemsize=8):
+    keys_values, queries = (x * tokens * size * itemsize for x in (2 * groups, heads))
+    moved = (keys_values + 2 * queries) / n if way == "heads" else keys_values
+    return (n - 1) / n * moved
 
-guess.reveal({f"n = {n}": bytes_by_formula("heads", n) / bytes_by_formula("ring", n)
+guess.reveal({f"n = {n}": forward_bytes("heads", n) / forward_bytes("ring", n)
               for n in (4, 8)})
 
 # %% ways-table
@@ -211,20 +213,18 @@ found, traces = [ranks[r]["off"] for r in range(4)], ranks[0]["traces"]
 def worst(way, names, bits):
     return max(off[f"{way} {name} {bits}"] for off in found for name in names)
 
-rows = []
+rows, passes = [], {"gather": 3, "ring": 3, "heads": 2}
 for way in WAYS:
+    formula = round(passes[way] * forward_bytes(way))
     wrong = [worst(way, names, bits) for bits in (64, 32)
              for names in (["o"], ["dq", "dk", "dv"])]
-    rows.append([way, traces[way].bytes_sent("rank0"), round(bytes_by_formula(way)),
+    rows.append([way, traces[way].bytes_sent("rank0"), formula,
                  *(show_number(each, 1) for each in wrong)])
 table("way", "bytes-sent", "formula-bytes", "output-64", "gradient-64",
       "output-32", "gradient-32", rows=rows)
 
 # %% ways-watch
 watch(traces["ring"], name="ring")
-
-# %% gradients-code
-print(d2lps.source(context.gradients))
 
 # %% px-torch
 # %%px
@@ -288,14 +288,6 @@ def limit(way, n, tokens=131072):
 table("way", *(f"{what}-{n}" for n in (8, 16) for what in ("sent", "peak")),
       rows=[[way, *limit(way, 8), *limit(way, 16)] for way in WAYS])
 
-# %% pairs
-rows = []
-for name, zigzag in (("contiguous", False), ("zigzag", True)):
-    places = token_places(1024, 4, zigzag)
-    everywhere = [part for place in places for part in place]
-    pairs = [seen_pairs(place, everywhere) for place in places]
-    rows.append([name, *(f"{count / sum(pairs):.2%}" for count in pairs)])
-
 # %% guess-causal
 guess = d2lps.predict("causal", {"busy": "%", "slowdown": "×"})
 guess
@@ -319,6 +311,12 @@ guess.reveal({"busy": 100 * busy(plain) / plain.duration,
               "slowdown": plain.duration / better.duration})
 
 # %% pairs-table
+rows = []
+for name, zigzag in (("contiguous", False), ("zigzag", True)):
+    places = token_places(1024, 4, zigzag)
+    everywhere = [part for place in places for part in place]
+    pairs = [seen_pairs(place, everywhere) for place in places]
+    rows.append([name, *(f"{count / sum(pairs):.2%}" for count in pairs)])
 table("part-of-pairs", *range(4), rows=rows)
 
 # %% zigzag-watch
