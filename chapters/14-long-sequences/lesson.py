@@ -269,9 +269,11 @@ for zigzag in (False, True):
         theirs[f"{name} {zigzag}"] = float(wrong / right[name].abs().max())
 
 # %% torch-ring
+found = [ranks[r]["theirs"] for r in range(4)]
 for zigzag in (False, True):
-    print(*(f"{max(ranks[r]['theirs'][f'{name} {zigzag}'] for r in range(4)):.0e}"
-            for name in ("o", "dq", "dk", "dv")))
+    wrong = [max(each[f"{name} {zigzag}"] for each in found)
+             for name in ("o", "dq", "dk", "dv")]
+    print(*(f"{each:.0e}" for each in wrong))
 ranks.close()
 
 # %% limits
