@@ -49,6 +49,10 @@ SILENT = {
         *("px-torch-sharded", "px-torch-cut", "sequence"),
     ],
     "13-choosing": ["language", "imports", "px-experts", "seconds"],
+    "14-long-sequences": [
+        *("language", "imports", "hand-data", "px-data", "px-ways", "px-torch", "px-torch-ring", "two-hosts"),
+        "ring-of-two",
+    ],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -67,6 +71,7 @@ STUBS = {
     "11-sparse-servers": 3,
     "12-large-models": 2,
     "13-choosing": 2,
+    "14-long-sequences": 3,
     "a-corrections": 0,
 }
 IN_A_TABLE = re.compile(r">\s*[-+]?\d+(?:\.\d+)?e[-+]?\d+\b[^<]*</t[dh]>")  # in a cell of a table
