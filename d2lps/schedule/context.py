@@ -10,15 +10,17 @@ each device computes with what it has; ``heads`` cuts by heads instead of tokens
 tasks are in :mod:`d2lps.train.context`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from d2lps.plan.acts import Send
 from d2lps.plan.parse import names
-from d2lps.schedule.acts import ScheduleError, Task, Value
+from d2lps.schedule.acts import Act, ScheduleError, Task, Value
 from d2lps.schedule.schedule import Schedule
 from d2lps.units import is_count
 
 WAYS = ("gather", "ring", "heads")
+FLOPS = {"F": 4, "B": 10}  # per pair and number: two products of matrices, and five
 Places = tuple[range, ...]  # positions of tokens
 
 
@@ -116,95 +118,130 @@ def attention(
     places = token_places(tokens, len(devices), zigzag)
     if heads % groups or way == "heads" and groups % len(devices):
         raise ScheduleError("heads", heads=heads, groups=groups, devices=len(devices))
-    numbers = tokens // len(devices) * size * itemsize  # bytes of one head's vectors on a device
+    own = tokens // len(devices) * itemsize
     work = [[heads * size * seen_pairs(queries, keys, causal) for keys in places] for queries in places]
     make = {"gather": _gather, "ring": _ring, "heads": _heads}[way]
-    return make(devices, numbers, numbers // size, heads, groups, work, backward)
+    return make(_Cut(devices, own * size, own, heads, groups, work, backward))
 
 
-def _values(n: int, numbers: int, one: int, heads: int, groups: int) -> dict[str, Value]:
-    """Return the values of a device that has all heads of some tokens; o has a maximum and a sum per query, too."""
-    values = {}
-    for i in range(n):
-        values |= {f"{name}{i}": Value(heads * numbers) for name in ("q", "do")}
-        values |= {f"kv{i}": Value(2 * groups * numbers), f"o{i}": Value(heads * (numbers + 2 * one), tuple(range(n)))}
-        values |= {f"dq{i}": Value(heads * numbers, tuple(range(n)))}
-        values |= {f"dkv{i}": Value(2 * groups * numbers, tuple(range(n)))}
-    return values
+class _Cut(NamedTuple):
+    """An attention that is cut.
+
+    A device has ``vectors`` bytes of one head of its tokens, and ``numbers`` bytes if there is one number per token.
+    ``work`` is one FLOP per number for the pairs of the queries of one device and the keys of another.
+    """
+
+    devices: tuple[str, ...]
+    vectors: int
+    numbers: int
+    heads: int
+    groups: int
+    work: list[list[int]]
+    backward: bool
+
+    @property
+    def passes(self) -> str:
+        return "FB" if self.backward else "F"
+
+    @property
+    def around(self) -> list[tuple[int, int]]:
+        """All pairs of devices, nearest neighbors first."""
+        n = len(self.devices)
+        return [(i, (i + t) % n) for t in range(1, n) for i in range(n)]
+
+    def sends(self, name: str, op: str) -> list[Act]:
+        """Send a value of each device to all others; ``name`` makes its name from the numbers of both."""
+        return [Send(self.devices[i], self.devices[j], name.format(i, j), op) for i, j in self.around]
+
+    def by_tokens(self, joined: bool) -> dict[str, Value]:
+        """Return the values of devices that have all heads of some tokens.
+
+        The output o has a maximum and a sum per query, too. If it is ``joined`` by several tasks, each block of keys
+        contributes to it and to the gradient of the queries.
+        """
+        atoms = tuple(range(len(self.devices)))
+        blocks = atoms if joined else ("",)
+        values: dict[str, Value] = {}
+        for i in atoms:
+            values |= {f"{name}{i}": Value(self.heads * self.vectors) for name in ("q", "do")}
+            values |= {f"kv{i}": Value(2 * self.groups * self.vectors)}
+            values |= {f"o{i}": Value(self.heads * (self.vectors + 2 * self.numbers), blocks)}
+            values |= {f"dq{i}": Value(self.heads * self.vectors, blocks)}
+            values |= {f"dkv{i}": Value(2 * self.groups * self.vectors, atoms)}
+        return values
+
+    def schedule(self, values: dict[str, Value], acts: list[Act]) -> Schedule:
+        """Return a schedule of devices that have all heads of some tokens."""
+        numbered = [*enumerate(self.devices)]
+        holds = [(node, f"{name}{i}") for i, node in numbered for name in ("q", "kv", "do")[: 2 + self.backward]]
+        wants = [(node, f"{name}{i}") for i, node in numbered for name in ("o", "dq", "dkv")[: 1 + 2 * self.backward]]
+        return Schedule(self.devices, values, acts, holds, wants)
 
 
-def _ends(devices: Sequence[str], backward: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return what such devices hold and want."""
-    given, made = (("q", "kv", "do"), ("o", "dq", "dkv")) if backward else (("q", "kv"), ("o",))
-    return tuple([(node, f"{name}{i}") for i, node in enumerate(devices) for name in each] for each in (given, made))
-
-
-def _gather(devices, numbers, one, heads, groups, work, backward) -> Schedule:
-    n, acts = len(devices), []
-    values = _values(n, numbers, one, heads, groups)
-    values |= {f"{name}{i}": Value(values[f"{name}{i}"].nbytes) for name in ("o", "dq") for i in range(n)}
-    around = [(i, (i + t) % n) for t in range(1, n) for i in range(n)]
-    all_kv = tuple(f"kv{j}" for j in range(n))
-    for name in "FB" if backward else "F":
-        acts += [Send(devices[i], devices[j], f"kv{i}", "copy") for i, j in around]
-        for i, node in enumerate(devices):
-            others = tuple(f"kv{j}" for j in range(n) if j != i)
-            if name == "F":
-                acts.append(Task(node, "F", "", None, (f"q{i}", *all_kv), (f"o{i}",), others, 4 * sum(work[i])))
-            else:
-                reads = (f"q{i}", f"do{i}", f"o{i}", *all_kv)
+def _gather(cut: _Cut) -> Schedule:
+    n, acts = len(cut.devices), list[Act]()
+    blocks = tuple(f"kv{j}" for j in range(n))
+    for name in cut.passes:
+        acts += cut.sends("kv{0}", "copy")
+        for i, node in enumerate(cut.devices):
+            reads: tuple[str, ...] = (f"q{i}", *blocks)
+            makes: tuple = (f"o{i}",)
+            if name == "B":
+                reads = (f"q{i}", f"do{i}", f"o{i}", *blocks)
                 makes = (f"dq{i}", *((f"dkv{j}", i) for j in range(n)))
-                acts.append(Task(node, "B", "", None, reads, makes, others, 10 * sum(work[i])))
-    if backward:
-        acts += [Send(devices[i], devices[j], f"dkv{j}", "move") for i, j in around]
-    return Schedule(devices, values, acts, *_ends(devices, backward))
+            others = blocks[:i] + blocks[i + 1 :]
+            acts.append(Task(node, name, "", None, reads, makes, others, FLOPS[name] * sum(cut.work[i])))
+    acts += cut.sends("dkv{1}", "move") if cut.backward else []
+    return cut.schedule(cut.by_tokens(joined=False), acts)
 
 
-def _ring(devices, numbers, one, heads, groups, work, backward) -> Schedule:
-    n, acts = len(devices), []
-    values = _values(n, numbers, one, heads, groups)
-    for name in "FB" if backward else "F":
+def _ring(cut: _Cut) -> Schedule:
+    n, acts = len(cut.devices), list[Act]()
+    for name in cut.passes:
         for t in range(n):
             block = [(i - t) % n for i in range(n)]  # which device i computes with, and passes on
-            if t < n - 1:
-                acts += [Send(devices[i], devices[(i + 1) % n], f"kv{block[i]}", "copy") for i in range(n)]
-            for i, node in enumerate(devices):
-                j = block[i]
+
+            def pass_on(value: str, op: str, block: list[int] = block) -> list[Act]:
+                return [Send(cut.devices[i], cut.devices[(i + 1) % n], f"{value}{block[i]}", op) for i in range(n)]
+
+            acts += pass_on("kv", "copy") if t < n - 1 else []
+            for i, j in enumerate(block):
+                reads: tuple[str, ...] = (f"q{i}", f"kv{j}")
+                makes: tuple = ((f"o{i}", j),)
+                if name == "B":
+                    reads = (f"q{i}", f"do{i}", f"o{i}", f"kv{j}")
+                    makes = ((f"dq{i}", j), (f"dkv{j}", i))
                 passed = (f"kv{j}",) if t else ()
-                if name == "F":
-                    reads, makes = (f"q{i}", f"kv{j}"), ((f"o{i}", j),)
-                else:
-                    reads, makes = (f"q{i}", f"do{i}", f"o{i}", f"kv{j}"), ((f"dq{i}", j), (f"dkv{j}", i))
-                work_of = {"F": 4, "B": 10}[name] * work[i][j]
-                acts.append(Task(node, name, f"{i}", j, reads, makes, passed, work_of))
+                work = FLOPS[name] * cut.work[i][j]
+                acts.append(Task(cut.devices[i], name, f"{i}", j, reads, makes, passed, work))
             if name == "B" and t:  # gradients go the way of their keys, until they are home
-                acts += [Send(devices[i], devices[(i + 1) % n], f"dkv{block[i]}", "move") for i in range(n)]
-    return Schedule(devices, values, acts, *_ends(devices, backward))
+                acts += pass_on("dkv", "move")
+    return cut.schedule(cut.by_tokens(joined=True), acts)
 
 
-def _heads(devices, numbers, one, heads, groups, work, backward) -> Schedule:
-    n, acts = len(devices), []
+def _heads(cut: _Cut) -> Schedule:
+    n, total = len(cut.devices), sum(map(sum, cut.work)) // len(cut.devices)
     pairs = [(i, j) for i in range(n) for j in range(n)]  # tokens of device i, heads of device j
-    around = [(i, (i + t) % n) for t in range(1, n) for i in range(n)]
-    part, out = (heads + 2 * groups) // n * numbers, heads // n * numbers
-    values = {f"o{j}": Value(heads * (numbers + 2 * one)) for j in range(n)}
+    part, out = (cut.heads + 2 * cut.groups) // n * cut.vectors, cut.heads // n * cut.vectors
+    values = {f"o{j}": Value(cut.heads * (cut.vectors + 2 * cut.numbers)) for j in range(n)}
     for i, j in pairs:
         values |= {f"{name}{i}.{j}": Value(part) for name in ("a", "da")}
         values |= {f"{name}{i}.{j}": Value(out) for name in ("y", "do")}
-    total = sum(map(sum, work)) // n
-    acts += [Send(devices[i], devices[j], f"a{i}.{j}", "move") for i, j in around]
-    for j, node in enumerate(devices):
-        inputs, outputs = (tuple(f"{name}{i}.{j}" for i in range(n)) for name in "ay")
-        makes, frees = ((f"o{j}", *outputs), ()) if backward else (outputs, inputs)
-        acts.append(Task(node, "F", "", None, inputs, makes, frees, 4 * total))
-    acts += [Send(devices[j], devices[i], f"y{i}.{j}", "move") for j, i in around]
-    if backward:
-        acts += [Send(devices[i], devices[j], f"do{i}.{j}", "move") for i, j in around]
-        for j, node in enumerate(devices):
-            above, inputs, made = (tuple(f"{name}{i}.{j}" for i in range(n)) for name in ("do", "a", "da"))
-            gone = (f"o{j}", *above, *inputs)
-            acts.append(Task(node, "B", "", None, (f"o{j}", *above, *inputs), made, gone, 10 * total))
-        acts += [Send(devices[j], devices[i], f"da{i}.{j}", "move") for j, i in around]
-    given, made = (("a", "do"), ("y", "da")) if backward else (("a",), ("y",))
-    holds, wants = ([(devices[i], f"{name}{i}.{j}") for i, j in pairs for name in each] for each in (given, made))
-    return Schedule(devices, values, acts, holds, wants)
+
+    def of(names: str, j: int) -> tuple[str, ...]:
+        return tuple(f"{name}{i}.{j}" for name in names.split() for i in range(n))
+
+    acts = cut.sends("a{0}.{1}", "move")
+    for j, node in enumerate(cut.devices):
+        makes, frees = ((f"o{j}", *of("y", j)), ()) if cut.backward else (of("y", j), of("a", j))
+        acts.append(Task(node, "F", "", None, of("a", j), makes, frees, FLOPS["F"] * total))
+    acts += cut.sends("y{1}.{0}", "move")
+    if cut.backward:
+        acts += cut.sends("do{0}.{1}", "move")
+        for j, node in enumerate(cut.devices):
+            reads = (f"o{j}", *of("do a", j))
+            acts.append(Task(node, "B", "", None, reads, of("da", j), reads, FLOPS["B"] * total))
+        acts += cut.sends("da{1}.{0}", "move")
+    given, made = (("a", "do"), ("y", "da")) if cut.backward else (("a",), ("y",))
+    holds, wants = ([(cut.devices[i], f"{name}{i}.{j}") for i, j in pairs for name in each] for each in (given, made))
+    return Schedule(cut.devices, values, acts, holds, wants)

@@ -830,7 +830,9 @@ def test_the_numbers_of_chapter_14(executed, language):
         assert float(shown(book, cell_id).strip("'")) < 1e-14
     assert revealed("ways-bytes") == [0.5, 0.25]
     for _, sent, formula, *wrong in rows("ways-table")[1:]:
-        assert sent == formula and all(value(each) < most for each, most in zip(wrong, (1e-12, 1e-12, 1e-6, 1e-6)))
+        assert sent == formula and all(
+            value(each) < most for each, most in zip(wrong, (1e-12, 1e-12, 1e-6, 1e-6), strict=True)
+        )
     assert shown(book, "torch-refuses").startswith("(1, 8, 64, 16) Operator aten._scaled_dot_product_flash")
     assert all(float(each) < 2e-6 for each in shown(book, "torch-ring").split())
     limits = [row[1:] for row in rows("limits")[1:]]
