@@ -107,7 +107,7 @@ for plan in (ring(nodes), tree(nodes)):
     print(len(plan.steps), *(torch.equal(each, outputs[0]) for each in outputs),
           f"{float((outputs[0] - whole).abs().max()):.0e}")
 
-# %% hand-data
+# %% hand-gather
 torch.manual_seed(0)
 tensors = torch.randn(3, 4, 32, 8, dtype=torch.float64)
 right = scaled_dot_product_attention(*tensors)
@@ -116,7 +116,6 @@ mine = [[x.chunk(4, 1)[i] for x in tensors] for i in range(4)]
 def off(outputs):
     return f"{float((torch.cat(outputs, 1) - right).abs().max()):.0e}"
 
-# %% hand-gather
 def by_gathering(i):
     keys, values = (torch.cat([parts[x] for parts in mine], 1) for x in (1, 2))
     return scaled_dot_product_attention(mine[i][0], keys, values)
@@ -362,14 +361,13 @@ d2l.plot(parts, [list(slowdown(*wire)) for wire in wires.values()], "s / n",
          "slowdown", legend=list(wires), xscale="log", yscale="log",
          fmts=["-", "m--", "g-."], figsize=(6, 3))
 
-# %% two-hosts
+# %% ring-of-two
 try:
     two = cluster.emulated(hosts=2, bandwidth="200 Mbit/s")
 except cluster.ClusterError as error:
     two = None
     print(error)
 
-# %% ring-of-two
 def ring_of_two(lengths, width=64):
     import time
     import torch

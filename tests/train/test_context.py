@@ -15,6 +15,7 @@ from d2lps.schedule import Schedule, ScheduleError, Task, attention, seen_pairs,
 from d2lps.schedule.context import WAYS
 from d2lps.train import context
 from d2lps.units import Bandwidth
+from d2lps.view.drawing.lanes import Lanes, marks
 
 
 def gpus(count):
@@ -206,3 +207,10 @@ def test_the_bytes_of_a_layout_are_those_of_the_schedule():
     model = Transformer(layers=3, width=32, heads=8, context=64, vocabulary=100, groups=4)
     alone = attention(gpus(4), "ring", 64, heads=8, size=4, groups=4, backward=True, itemsize=2)
     assert sent(model, Layout(context=4))["context"] == 3 * cost.shared(alone).bytes_sent("gpu0")
+
+
+def test_a_color_of_the_ring_is_a_block_of_keys():
+    scene = Lanes(cost.shared(attention(gpus(3), "ring", 12)))
+    colors = {(block.label, block.hue) for block in scene.tasks}
+    assert colors == {("F0", 0), ("F1", 1), ("F2", 2)}
+    assert "a color per block of keys" in [meaning for _, meaning in marks([scene])]
