@@ -343,6 +343,8 @@ for groups in (128, 8):
         rate = getattr(h100, wire)
         rows.append([f"128 / {groups}", f"{rate / 1e9:.0f} GB/s",
                      round(least(computing, rate, 128, groups))])
+print(*(round(least(400e12, 60e9, 16, 16, causal=causal))
+        for causal in (False, True)))
 table("heads-groups", "bandwidth", "least-tokens", rows=rows)
 
 # %% hide-plot
