@@ -5,6 +5,7 @@ from d2lps.schedule import attention, token_places
 from d2lps.view.drawing.svg import area, sheet, tag, words, worker
 
 GPUS = ("gpu0", "gpu1", "gpu2", "gpu3")
+WAYS = {"gather keys": "gather", "ring": "ring", "heads": "heads"}  # in pictures, and in code
 SIDE, CELL = 8, 22  # blocks of a sequence, and their size in the picture
 
 
@@ -13,7 +14,7 @@ def opening() -> dict[str, Trace]:
     switch = nvswitch(4, "60 GB/s", links=1)
     place = Topology(switch.name, switch.kinds, switch.links, computing=dict.fromkeys(GPUS, 400e12))
     shape = {"tokens": 32768, "heads": 16, "size": 128, "itemsize": 2}
-    return {way: cost.shared(attention(GPUS, way, **shape), place) for way in ("gather", "ring", "heads")}
+    return {name: cost.shared(attention(GPUS, way, **shape), place) for name, way in WAYS.items()}
 
 
 def causal_cuts() -> str:

@@ -23,7 +23,7 @@ from d2lps.units import show_number, show_seconds, show_size
 
 torch.set_num_threads(1)
 nodes = ["gpu0", "gpu1", "gpu2", "gpu3"]
-WAYS = ["gather", "ring", "heads"]
+WAYS = {"gather": "gather keys", "ring": "ring", "heads": "heads"}
 
 # %% guess-share
 guess = d2lps.predict("share", {"s = 131072": "%"})
@@ -213,11 +213,11 @@ def worst(way, names, bits):
     return max(off[f"{way} {name} {bits}"] for off in found for name in names)
 
 rows, passes = [], {"gather": 3, "ring": 3, "heads": 2}
-for way in WAYS:
+for way, name in WAYS.items():
     formula = round(passes[way] * forward_bytes(way))
     wrong = [worst(way, names, bits) for bits in (64, 32)
              for names in (["o"], ["dq", "dk", "dv"])]
-    rows.append([way, traces[way].bytes_sent("rank0"), formula,
+    rows.append([name, traces[way].bytes_sent("rank0"), formula,
                  *(show_number(each, 1) for each in wrong)])
 table("way", "bytes-sent", "formula-bytes", "output-64", "gradient-64",
       "output-32", "gradient-32", rows=rows)
@@ -287,7 +287,7 @@ def limit(way, n, tokens=131072):
     return [show_size(sent), show_size(made.peak["gpu0"])]
 
 table("way", *(f"{what}-{n}" for n in (8, 16) for what in ("sent", "peak")),
-      rows=[[way, *limit(way, 8), *limit(way, 16)] for way in WAYS])
+      rows=[[name, *limit(way, 8), *limit(way, 16)] for way, name in WAYS.items()])
 
 # %% guess-causal
 guess = d2lps.predict("causal", {"busy": "%", "slowdown": "×"})
