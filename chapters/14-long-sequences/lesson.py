@@ -114,7 +114,7 @@ right = scaled_dot_product_attention(*tensors)
 mine = [[x.chunk(4, 1)[i] for x in tensors] for i in range(4)]
 
 def off(outputs):
-    return f"{float((torch.cat(outputs, 1) - right).abs().max()):.0e}"
+    return f"{float((torch.cat(outputs, 1) - right).abs().max()):.0g}"
 
 def by_gathering(i):
     keys, values = (torch.cat([parts[x] for parts in mine], 1) for x in (1, 2))
