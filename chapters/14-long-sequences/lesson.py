@@ -91,7 +91,7 @@ for dtype in (torch.float64, torch.float32):
     bits = {each.numpy().tobytes() for each in outputs}
     off = max(float((each - whole).abs().max() / whole.abs().max()) for each in outputs)
     rows.append([str(dtype).removeprefix("torch."), len(outputs), len(bits), off])
-table("precision", "orders", "other-outputs", "largest-off", rows=rows)
+table("precision", "merge-orders", "other-outputs", "largest-off", rows=rows)
 
 # %% reduction
 def combine(own, arrived):
@@ -423,7 +423,7 @@ for context_gpus, data in ((1, 128), (16, 8)):
     saved = sum(kept[kind].predicted
                 for kind in ("normalization", "attention", "perceptron"))
     rows.append([context_gpus, data, show_size(saved), show_size(kept.predicted)])
-table("context-gpus", "replicas", "activations", "in-all", rows=rows)
+table("context-gpus", "replica-count", "activations", "in-all", rows=rows)
 
 # %% sent
 by = sent(long.model, long.layout)
