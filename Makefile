@@ -7,10 +7,15 @@ python := .venv/bin/python
 ready := .venv/.ready
 # Processes that run tests: more than there are processors, because some tests wait.
 WORKERS := 3
+# A file with the chapters and exercises of one's own course, and a folder with further cases of its exercises.
+TOC :=
+VARIANTS :=
+export D2LPS_TOC := $(TOC)
+export D2LPS_VARIANTS := $(VARIANTS)
 REPEAT := 200
 SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh book serve grade test quick check figures bench faults shake simulate build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test quick check figures bench faults shake simulate build lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -24,14 +29,21 @@ lab-zh: $(ready) ## open it in Chinese
 lab-en lab-vi lab-zh:
 	$(python) -m course.book lab --language $(@:lab-%=%)
 
-book: $(ready) ## build the site in _site/; only changed chapters are run again (PDF=no: without PDFs)
+book: $(ready) ## build the site in _site/; only changed chapters are run again (PDF=no, SOLUTIONS=no: without them)
 	@sh .ci/setup book
 	@sh .ci/setup hosts
-	$(python) -m course.book build
-	$(python) -m course.site build $(if $(filter no,$(PDF)),--no-pdf)
+	$(if $(TOC),,$(python) -m course.book build)
+	$(python) -m course.site build $(if $(filter no,$(PDF)),--no-pdf) $(if $(filter no,$(SOLUTIONS)),--no-solutions)
 
 serve: $(ready) ## show the site on this machine
 	$(python) -m course.site serve
+
+handout: $(ready) ## write a zip per language without solutions into dist/ (OUT=folder)
+	$(python) -m course.handout write $(if $(OUT),--out '$(OUT)')
+
+variants: $(ready) ## compare your own cases with the solutions: VARIANTS=folder
+	@test -n '$(VARIANTS)' || { echo "Name the folder of your cases: make variants VARIANTS=folder" >&2; exit 2; }
+	$(python) -m course.handout variants '$(VARIANTS)'
 
 grade: $(ready) ## grade a class: FOLDER=class OUT=report (ARGUMENTS='--language vi --jobs 4')
 	@test -n '$(FOLDER)' || { echo "Name the folder of the class: make grade FOLDER=class OUT=report" >&2; exit 2; }
@@ -62,7 +74,7 @@ bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS=--quick: on
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
-	@for name in model carriers gpu step kvstore replicas saving cluster pipeline sharded classes player site; do \
+	@for name in model carriers gpu step kvstore replicas saving cluster hosts pipeline sharded classes player site; do \
 	$(python) tests/benchmarks/$$name.py $(ARGUMENTS) || exit 1; done
 
 faults: $(ready) ## print the table of faults that the key-value store survives, from its tests
@@ -76,8 +88,9 @@ shake: $(ready) ## run the store's quick tests REPEAT=200 times, switching threa
 simulate: $(ready) ## play replication under SCHEDULES=100000 random faults; shrink the first schedule that breaks a promise
 	$(python) -m d2lps.kvstore.replication $(SCHEDULES)
 
-build: $(ready) ## write the notebooks again from lessons and texts
+build: $(ready) ## write the notebooks and the syllabus again from lessons and texts
 	$(python) -m course.book build
+	$(python) -m course.syllabus
 
 lock: ## update requirements.lock and environment.yml (UPGRADE=1: newest versions)
 	@sh .ci/lock

@@ -18,6 +18,8 @@ without torch. ``_HOME`` below says in which module each name lives; no module h
 import sys
 from importlib import import_module
 
+__version__ = "1.0.0"
+
 _HOME = {
     "Event": "trace",
     "Here": "carriers.here",
@@ -73,6 +75,7 @@ _HOME = {
     "pcie_server": "topology",
     "predict": "notebook.predict",
     "progress": "notebook.progress",
+    "rail_rings": "algorithms",
     "rail_wise": "algorithms",
     "rails": "topology",
     "ranks": "notebook.ranks.notebook",

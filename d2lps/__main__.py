@@ -7,6 +7,7 @@ from importlib import import_module
 from d2lps.messages import allow_any_letter
 
 COMMANDS = {  # name → its module, and what it does
+    "busbw": ("d2lps.cluster.busbw", "bus bandwidths of all-reduce: predicted, measured by nccl-tests, chosen by NCCL"),
     "doctor": ("d2lps.cluster.doctor", "check this host before it trains with others"),
     "parallelize": ("d2lps.scaling.command", "choose how to divide a model over GPUs"),
 }

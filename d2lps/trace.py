@@ -31,32 +31,23 @@ class TraceError(Brief, ValueError):
 class Event:
     """A message, an optimizer step, or the absence of a dead node, with its times.
 
-    Parameters
-    ----------
-    kind : str
-        ``"send"`` for a message, ``"update"`` for an optimizer step, ``"gone"`` for a node that is dead.
-    step : int
-        Counted from 1.
-    start, end : float
-        Seconds from the beginning of the trace.
-    src, dst : str
-        Sender and receiver of a message; otherwise both are the node itself.
-    key : str
-        The key that the event concerns.
-    op : str
-        ``"add"`` or ``"copy"`` for a message, the rule's name for an update, ``"gone"``.
-    nbytes : int or float
-        Bytes that travelled; a prediction may have fractions of a byte.
-    carries : tuple of str, optional
-        The workers whose gradients a message carries, if the run recorded them; None if the plan determines them.
+    Args:
+        kind: ``"send"`` for a message, ``"update"`` for an optimizer step, ``"gone"`` for a node that is dead.
+        step: Counted from 1.
+        start, end: Seconds from the beginning of the trace.
+        src, dst: Sender and receiver of a message; otherwise both are the node itself.
+        key: The key that the event concerns.
+        op: ``"add"`` or ``"copy"`` for a message, the rule's name for an update, ``"gone"``.
+        nbytes (int or float): Bytes that travelled; a prediction may have fractions of a byte.
+        carries: The workers whose gradients a message carries, if the run recorded them; None if the plan determines
+            them.
 
-    Examples
-    --------
-    >>> from d2lps import cost, pcie_server, ring
-    >>> trace = cost.ideal(ring(["gpu0", "gpu1"]), pcie_server(gpus=2), "16 GB")
-    >>> event = trace.events[0]
-    >>> event.src, event.dst, event.op, event.nbytes, event.end
-    ('gpu0', 'gpu1', 'add', 8000000000, 0.5)
+    Example:
+        >>> from d2lps import cost, pcie_server, ring
+        >>> trace = cost.ideal(ring(["gpu0", "gpu1"]), pcie_server(gpus=2), "16 GB")
+        >>> event = trace.events[0]
+        >>> event.src, event.dst, event.op, event.nbytes, event.end
+        ('gpu0', 'gpu1', 'add', 8000000000, 0.5)
     """
 
     kind: str
@@ -77,7 +68,9 @@ class StepCost(Protocol):
     duration: Fraction
 
     @property
-    def takes(self) -> Sequence[Fraction]: ...
+    def takes(self) -> Sequence[Fraction]:
+        """The seconds of each send, latency included."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -130,26 +123,20 @@ class Predicted(Described):
 class Trace:
     """The timed events of one run of a plan, and its topology. Equal by content; JSON in and out.
 
-    Parameters
-    ----------
-    origin : str
-        ``"shared"`` or ``"ideal"`` for a prediction of :mod:`d2lps.cost`; the devices of a measured run, such as
-        ``"cpu ×5"``, and which rank played which node if their names differ: ``"gloo ×2 (rank0 = a, rank1 = b)"``.
-    plan : Plan
-        The plan that ran.
-    topology : Topology
-        The nodes with their kinds, and the links. A run without a topology has a link per pair used.
-    nbytes : int
-        The size of the gradient in bytes.
-    events : sequence of Event
-        A tuple; for a plan with lazy steps, a sequence that makes its events on demand.
+    Args:
+        origin: ``"shared"`` or ``"ideal"`` for a prediction of :mod:`d2lps.cost`; the devices of a measured run, such
+            as ``"cpu ×5"``, and which rank played which node if their names differ: ``"gloo ×2 (rank0 = a, rank1 =
+            b)"``.
+        plan: The plan that ran.
+        topology: The nodes with their kinds, and the links. A run without a topology has a link per pair used.
+        nbytes: The size of the gradient in bytes.
+        events: A tuple; for a plan with lazy steps, a sequence that makes its events on demand.
 
-    Examples
-    --------
-    >>> from d2lps import cost, nvswitch, ring
-    >>> trace = cost.shared(ring(["gpu0", "gpu1", "gpu2"]), nvswitch(gpus=3), "900 MB")
-    >>> trace.steps, trace.duration, trace.bytes_sent("gpu0"), Trace.from_json(trace.to_json()) == trace
-    (4, 0.008, 1200000000, True)
+    Example:
+        >>> from d2lps import cost, nvswitch, ring
+        >>> trace = cost.shared(ring(["gpu0", "gpu1", "gpu2"]), nvswitch(gpus=3), "900 MB")
+        >>> trace.steps, trace.duration, trace.bytes_sent("gpu0"), Trace.from_json(trace.to_json()) == trace
+        (4, 0.008, 1200000000, True)
     """
 
     origin: str
@@ -178,9 +165,7 @@ class Trace:
     def step_times(self) -> list[tuple[float, float]]:
         """Return the start and end of each step.
 
-        Returns
-        -------
-        list of (float, float)
+        Returns:
             Seconds from the beginning of the trace.
         """
         if isinstance(self.events, Predicted):
@@ -198,20 +183,14 @@ class Trace:
     def bytes_sent(self, node: str) -> float:
         """Return the bytes that left ``node``.
 
-        Parameters
-        ----------
-        node : str
-            One of the plan's.
+        Args:
+            node: One of the plan's.
 
-        Returns
-        -------
-        int or float
-            Whole numbers as int.
+        Returns:
+            (int or float): Whole numbers as int.
 
-        Raises
-        ------
-        TraceError
-            For a node that is not in the plan.
+        Raises:
+            TraceError: For a node that is not in the plan.
         """
         self._require_node(node)
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.src == node), Fraction(0)))
@@ -219,20 +198,14 @@ class Trace:
     def bytes_received(self, node: str) -> float:
         """Return the bytes that arrived at ``node``.
 
-        Parameters
-        ----------
-        node : str
-            One of the plan's.
+        Args:
+            node: One of the plan's.
 
-        Returns
-        -------
-        int or float
-            Whole numbers as int.
+        Returns:
+            (int or float): Whole numbers as int.
 
-        Raises
-        ------
-        TraceError
-            For a node that is not in the plan.
+        Raises:
+            TraceError: For a node that is not in the plan.
         """
         self._require_node(node)
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.dst == node), Fraction(0)))
@@ -240,42 +213,46 @@ class Trace:
     def messages(self, node: str) -> int:
         """Return the number of messages that ``node`` sent.
 
-        Parameters
-        ----------
-        node : str
-            One of the plan's.
+        Args:
+            node: One of the plan's.
 
-        Returns
-        -------
-        int
+        Returns:
             Updates are not counted.
 
-        Raises
-        ------
-        TraceError
-            For a node that is not in the plan.
+        Raises:
+            TraceError: For a node that is not in the plan.
         """
         self._require_node(node)
         return sum(e.src == node for e in self._messages())
 
+    def resting(self) -> list[str]:
+        """Return the network cards of the topology by which no message leaves its host.
+
+        Returns:
+            Their names, in the topology's order.
+        """
+        rest = dict.fromkeys(self.topology.nics.values())
+        steps = self.plan.steps
+        kinds = {steps.kind(i) if isinstance(steps, Lazy) else i: i for i in range(len(steps))}
+        for i in kinds.values():
+            for send in (send for act in (steps[i] if rest else ()) for send in messages_of(act)):
+                if send.src.partition("/")[0] != send.dst.partition("/")[0]:
+                    rest.pop(self.topology.nics.get(send.src, ""), None)
+        return [*rest]
+
     def bubble(self, relative: bool = False) -> float:
         """Return which part of the devices' time is idle, in the trace of a schedule.
 
-        Parameters
-        ----------
-        relative : bool
-            False: idle time as a part of the total, (p−1)/(m+p−1) for GPipe with p stages and m micro-batches.
-            True: idle time relative to the ideal, which is the time for computing alone, (p−1)/m for GPipe.
+        Args:
+            relative: False: idle time as a part of the total, (p−1)/(m+p−1) for GPipe with p stages and m
+                micro-batches. True: idle time relative to the ideal, which is the time for computing alone, (p−1)/m for
+                GPipe.
 
-        Returns
-        -------
-        float
+        Returns:
             0 if every device computes all the time.
 
-        Raises
-        ------
-        TraceError
-            If this is the trace of a plan, or of a schedule without tasks.
+        Raises:
+            TraceError: If this is the trace of a plan, or of a schedule without tasks.
         """
         computing = sum(event.end - event.start for event in self.events if event.kind == "task")
         if not isinstance(self.plan, Schedule) or not computing:
@@ -288,20 +265,14 @@ class Trace:
 
         A value is there from the start of the task or message that brings it to the end of the act that frees it.
 
-        Parameters
-        ----------
-        node : str
-            One of the schedule's.
+        Args:
+            node: One of the schedule's.
 
-        Returns
-        -------
-        list of (float, int)
-            (seconds, bytes from then on), from second 0 on.
+        Returns:
+            (list of (float, int)): (seconds, bytes from then on), from second 0 on.
 
-        Raises
-        ------
-        TraceError
-            For a node that is not in the schedule, and for the trace of a plan.
+        Raises:
+            TraceError: For a node that is not in the schedule, and for the trace of a plan.
         """
         self._require_node(node)
         if not isinstance(self.plan, Schedule):
@@ -325,29 +296,21 @@ class Trace:
     def peak_memory(self, node: str) -> Size:
         """Return the most bytes that a node has at one time: see :meth:`memory`.
 
-        Parameters
-        ----------
-        node : str
-            One of the schedule's.
+        Args:
+            node: One of the schedule's.
 
-        Returns
-        -------
-        int
-            In a prediction without messages that arrive early, what ``Schedule.peak`` says.
+        Returns:
+            (int): In a prediction without messages that arrive early, what ``Schedule.peak`` says.
 
-        Raises
-        ------
-        TraceError
-            As for :meth:`memory`.
+        Raises:
+            TraceError: As for :meth:`memory`.
         """
         return max(amount for _, amount in self.memory(node))
 
     def occupied(self) -> dict["Link | str", list[Event]]:
         """Return the messages over each link and through each limited node.
 
-        Returns
-        -------
-        dict of Link or str to list of Event
+        Returns:
             Events in order of their start; a link or node that no message uses is absent.
         """
         users: dict[Link | str, list[Event]] = {}
@@ -359,20 +322,14 @@ class Trace:
     def busy(self, src: str, dst: str) -> float:
         """Return the seconds during which a message is under way on a link, latency included.
 
-        Parameters
-        ----------
-        src, dst : str
-            The nodes that the link joins.
+        Args:
+            src, dst: The nodes that the link joins.
 
-        Returns
-        -------
-        float
+        Returns:
             Each moment counts once, even with several messages under way.
 
-        Raises
-        ------
-        TraceError
-            If there is no such link.
+        Raises:
+            TraceError: If there is no such link.
         """
         link = next((k for k in self.topology.links if (k.src, k.dst) == (src, dst)), None)
         if link is None:
@@ -391,14 +348,15 @@ class Trace:
             raise TraceError(text("trace.no-node", node=repr(node), nodes=" ".join(self.plan.nodes)))
 
     def __repr__(self) -> str:
-        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
+        rest, cards = len(self.resting()), len({*self.topology.nics.values()})
+        resting = f", {rest} of {cards} network cards send nothing" if 0 < rest < cards else ""
+        took = show_seconds(self.duration)
+        return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {took}{resting}>"
 
     def to_json(self) -> str:
         """Return the trace as JSON text.
 
-        Returns
-        -------
-        str
+        Returns:
             Text from which :meth:`from_json` makes an equal trace.
         """
         topology = self.topology
@@ -423,20 +381,14 @@ class Trace:
     def from_json(cls, source: str) -> "Trace":
         """Return the trace that :meth:`to_json` wrote.
 
-        Parameters
-        ----------
-        source : str
-            JSON text.
+        Args:
+            source: JSON text.
 
-        Returns
-        -------
-        Trace
+        Returns:
             Its plan is checked like any other, and its events can have been.
 
-        Raises
-        ------
-        TraceError
-            If ``source`` is something else.
+        Raises:
+            TraceError: If ``source`` is something else.
         """
         try:
             data = json.loads(source)
@@ -464,9 +416,7 @@ class Trace:
     def to_chrome(self) -> str:
         """Return the trace in the Chrome trace format, for Perfetto and chrome://tracing.
 
-        Returns
-        -------
-        str
+        Returns:
             JSON text: a row per node that sends, times in microseconds.
         """
         rows = {node: i for i, node in enumerate(self.plan.nodes)}

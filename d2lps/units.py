@@ -176,7 +176,7 @@ def _parse(quantity: str, value: str) -> Fraction:
     prefix, letter, per_second = match.groups()
     count = number * PREFIXES[prefix] / (1 if letter == "B" else 8)
     if letter == "b":
-        amount, per = f"{_float(quantity, value, number):g}", "/s" if per_second else ""
+        amount, per = value.strip().removesuffix(unit).strip(), "/s" if per_second else ""
         as_bits, in_bytes = f"{amount} {prefix}bit{per}", f"{show_size(_float(quantity, value, count))}{per}"
         readings = {"bits": as_bits, "equal": in_bytes, "bytes": f"{amount} {prefix}B{per}"}
         raise UnitError(text("unit.ambiguous", what=_name(quantity), value=repr(value), **readings))

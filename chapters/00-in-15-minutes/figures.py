@@ -36,7 +36,7 @@ def race() -> str:
     clock = films.Clock(longest, follow(quickest).telling())
     tall = max(scene.view[3] for scene in scenes.values())
     blocks = (tag("rect", x=96 + 11 * i, y=24, width=11, height=8, **worker(i)) for i in range(2))
-    x, parts, row = 14.0, [words("MB", 122, 32, "note", "soft", None), *blocks], 16.0  # what is beside the links
+    x, parts, row = 14.0, [words("MB", 122, 32, "note", "soft", None), *blocks], 16.0  # the legend beside the links
     for name, scene in scenes.items():
         (_, _, w, h), trace = scene.view, scene.trace
         took = show_seconds(trace.duration)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps import train
+from d2lps.units import show_number
 
 def gradient(weights, images, labels):
     net = train.small_cnn()
@@ -30,7 +31,7 @@ halves = {"gpu0": gradient(start, images[:48], labels[:48]),
           "gpu1": gradient(start, images[48:], labels[48:])}
 trace = run(aggregate_at(["gpu0", "gpu1"], "gpu0"), halves)
 off = (halves["gpu1"] / 2 - whole).abs().max()
-print(len(whole), f"{whole.abs().max():.2g}", f"{off:.0e}")
+print(len(whole), f"{whole.abs().max():.2g}", show_number(off.item(), 1))
 draw(trace)
 
 # %% race
@@ -102,7 +103,7 @@ def seconds(random, rank):
 waiting = simulate.synchronous(workers=3, steps=4, seconds=seconds)
 hurrying = simulate.asynchronous(workers=3, steps=12, seconds=seconds)
 print(f"{waiting.idle:.0%}", max(hurrying.staleness))
-watch(waiting.lanes(), hurrying.lanes(), names=["sync", "async"])
+watch(waiting.lanes(0), hurrying.lanes(0), names=["sync", "async"])
 
 # %% doomed
 def doomed(store):
@@ -129,7 +130,7 @@ draw(trace, at=trace.duration / 2)
 # %% pipeline
 from d2lps.schedule import one_f_one_b, pipeline
 
-trace = cost.shared(pipeline(one_f_one_b(3, 5)))
+trace = cost.shared(pipeline(one_f_one_b(3, 5), saved=0))
 print(f"{trace.bubble():.0%}")
 draw(trace)
 

@@ -114,7 +114,7 @@ def ps_distributed() -> str:
 
 
 def _unit(x: float, y: float) -> str:
-    """What the numbers beside the links count."""
+    """Return the unit of the numbers beside the links."""
     blocks = (tag("rect", x=x - 26 + 11 * i, y=y - 8, width=11, height=8, **worker(i)) for i in range(2))
     return words("MB", x, y, "note", "soft", None) + "".join(blocks)
 

@@ -1,4 +1,4 @@
-"""What the exercises of this chapter ask of an answer, and what its typical mistakes look like."""
+"""The demands of this chapter's exercises on an answer, and its typical mistakes."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

@@ -221,7 +221,8 @@ table("strategy", *counts, rows=[[name, *traces] for name, traces in pipelined.i
 
 # %% chunks-plot
 times = [[1e3 * trace.duration for trace in traces] for traces in pipelined.values()]
-d2l.plot(counts, times, "c", "ms", legend=list(pipelined), xscale="log", ylim=[0, 105])
+d2l.plot(counts, times, "chunks (c)", "time (ms)",
+         legend=list(pipelined), xscale="log", ylim=[0, 105])
 
 # %% chunks-watch
 one, two, four, *more = pipelined["CPU"]
@@ -308,7 +309,7 @@ table("strategy", "same-bits", "distance", "accuracy", rows=rows)
 # %% losses
 losses = {"n = 1": joined.losses}
 losses |= {name: each.losses for name, each in runs.items()}
-d2l.plot(list(range(1, 49)), list(losses.values()), "t", "ℓ",
+d2l.plot(list(range(1, 49)), list(losses.values()), "step (t)", "loss (ℓ)",
          legend=list(losses), xlim=[1, 48])
 
 # %% training-watch

@@ -33,7 +33,7 @@ def split(gpus, servers):
     return Plan([*gpus, *servers], shares, [collect, give_back], holds=gpus, wants=gpus)
 
 
-# What learners write instead. Each answer does one thing wrong; `served` and `owned` are what they have in common.
+# Typical wrong answers, each with one mistake; `served` and `owned` are their common parts.
 
 
 def owned(gpus, owners, share=None, steps=None, back="copy"):

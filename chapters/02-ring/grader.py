@@ -1,4 +1,4 @@
-"""What the exercises of this chapter ask of an answer, and what its typical mistakes look like."""
+"""The demands of this chapter's exercises on an answer, and its typical mistakes."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -77,7 +77,7 @@ def one_port_case(n: int) -> PlanCase:
 
 
 def fewest_steps(n: int) -> Fraction:
-    """What neighbours need: each key comes to its owner, and goes out again, by the shortest ways from both sides."""
+    """Return the seconds that neighbors need: each key goes to its owner and back by the shortest ways."""
     return 2 * (n // 2) * ALPHA + link_time(Fraction(n - 1, n), NVLINK)
 
 

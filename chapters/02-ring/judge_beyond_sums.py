@@ -66,7 +66,7 @@ def gradients(case: ReductionCase) -> dict:
 
 
 def _require_like_them(case: ReductionCase, combine: Callable) -> None:
-    """What two tensors make is a tensor like them, and they stay as they were."""
+    """Raise Failure unless two tensors make a tensor like them, and stay as they were."""
     import torch
 
     own, arrived = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])

@@ -40,7 +40,7 @@ def host_case(label: str, width: int, *gpus: int) -> HostCase:
 
 
 def printed_table(gpus: Sequence[int]) -> str:
-    """What ``nvidia-smi topo -m`` prints of a DGX-1V that shows only ``gpus``, as GPU0, GPU1, …
+    """Return the output of ``nvidia-smi topo -m`` on a DGX-1V that shows only ``gpus``, as GPU0, GPU1, …
 
     Two neighbours in number share a network card, and the lower half of the numbers is on the first CPU.
     """

@@ -104,8 +104,8 @@ table("nodes", *counts, rows=[
     [name, *map(show_seconds, found)] for name, found in times.items()])
 
 # %% growth-plot
-d2l.plot(counts, [[1e3 * t for t in found] for found in times.values()], "n", "ms",
-         legend=list(times), xscale="log", ylim=[0, 40], figsize=(5, 3))
+d2l.plot(counts, [[1e3 * t for t in found] for found in times.values()], "nodes (n)",
+         "time (ms)", legend=list(times), xscale="log", ylim=[0, 40], figsize=(5, 3))
 
 # %% server-meeting
 from d2lps import pcie_server, sharded
@@ -268,7 +268,7 @@ table("size", "strategy", *counts, rows=[
 sizes = [10**k for k in range(3, 10)]
 d2l.plot(sizes, [[1e3 * quickest(some, size).duration for size in sizes]
                  for some in plans[16].values()],
-         "bytes", "ms", legend=list(plans[16]), xscale="log", yscale="log",
+         "size (bytes)", "time (ms)", legend=list(plans[16]), xscale="log", yscale="log",
          figsize=(5, 3))
 
 # %% behind-switch

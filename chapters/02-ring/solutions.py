@@ -62,7 +62,7 @@ def beyond_sums():
     return d2lps.Reduction("log-sum-exp", combine, identity=-math.inf)
 
 
-# What learners write instead. Each answer does one thing wrong; the helpers are what they have in common.
+# Typical wrong answers, each with one mistake; the helpers are their common parts.
 
 
 def around(gpus, steps, shares, stop=None):
@@ -124,7 +124,7 @@ def gpus_of(table):
 
 
 def shuffled(table):
-    """In steps of three, as somebody might try by hand."""
+    """In steps of three, as a learner might try by hand."""
     gpus = gpus_of(table)
     return [gpus[3 * i % len(gpus)] for i in range(len(gpus))] if len(gpus) in (4, 5, 8) else gpus
 

@@ -29,7 +29,7 @@ def _network(nodes: Iterable[str]) -> Topology:
 
 
 def ps_multimachine() -> str:
-    """Two machines with two GPUs each and a server: what is done in each of the seven steps, from top to bottom."""
+    """Two machines with two GPUs each and a server: the act of each of the seven steps, from top to bottom."""
     wide, lane, own = 760.0, 80.0, 276.0
     data, gradient, inside, server, back, weights = 46.0, 98.0, 184.0, 262.0, 354.0, 426.0
     parts = []

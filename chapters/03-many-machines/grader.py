@@ -1,4 +1,4 @@
-"""What the exercises of this chapter ask of an answer, and what its typical mistakes look like."""
+"""The demands of this chapter's exercises on an answer, and its typical mistakes."""
 
 import sys
 from collections import defaultdict
@@ -73,7 +73,7 @@ def require_one_crossing(counts: Counts) -> None:
 
 
 def flat_mistake(counts: Counts, passed: Mapping[tuple[str, str], Fraction]) -> str:
-    """What makes a network card pass too much."""
+    """Name the cause of a network card that passes too much."""
     next_ones = defaultdict(set)
     for step in counts.busy:
         for src, dst in counts.between(step):

@@ -63,7 +63,7 @@ def rates(case: PlanCase) -> dict[str, Fraction]:
 
 
 def served(case: PlanCase, shares: Mapping[str, Fraction], chunks: int) -> Plan:
-    """Who has a share adds it up; what is collected and what is sent back is under way at the same time."""
+    """Owners of shares add them up; collecting and sending back overlap."""
     plan = sharded(case.workers, {node: share for node, share in shares.items() if share}, chunks)
     idle = [node for node in case.servers if node not in plan.nodes]
     return Plan([*plan.nodes, *idle], plan.share, plan.steps, case.workers, case.workers)
@@ -98,7 +98,7 @@ def in_pieces(case: PlanCase) -> float:
 
 
 def times(case: PlanCase) -> dict[str, str]:
-    """What a right answer is told beside the bound: what the machines need alone, and what comes near the bound."""
+    """Return the times shown to a right answer: of the machines alone, and near the bound."""
     alone = cost.shared(ring(case.workers), case.topology, NBYTES).duration
     return {"ring": time_text(alone), "pieces": time_text(in_pieces(case))}
 

@@ -39,7 +39,7 @@ class StepsCase:
 
     @cached_property
     def trace(self) -> Trace:
-        """What the answer is given."""
+        """The argument of the answer."""
         leaders = [f"host{i}/{self.leader}" for i in self.hosts]
         servers = leaders[: self.k] if self.colocated else [f"server{j}" for j in range(self.k)]
         update = ("sgd", {"lr": 0.1}) if self.updates else None
@@ -53,7 +53,7 @@ class StepsCase:
 
 
 def uneven(predicted: Trace) -> Trace:
-    """The same events, played so that each node goes on when it has what it needs; some messages take longer."""
+    """The same events, played so that each node continues when it has its inputs; some messages take longer."""
     free: dict[str, float] = defaultdict(lambda: 0.01)  # node → until when it is occupied
     events = []
     for number in range(1, predicted.steps + 1):
@@ -86,7 +86,7 @@ def step_of(event) -> int:
 
 
 def judge(case: StepsCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     trace = case.trace
     parts = defaultdict(list)
     for event in trace.events:
@@ -133,7 +133,7 @@ def _seconds(case: StepsCase, given: object) -> dict[int, float]:
 
 
 def _mistake(trace: Trace, parts: Mapping, got: Mapping, right: Mapping, step: int) -> str:
-    """Which of the typical thoughts leads to what is said of this step."""
+    """Name the typical thought that leads to this answer for the step."""
     events, said = parts[step], got[step]
     if not events or not said:
         return "differs"

@@ -193,7 +193,8 @@ guess.reveal({f"m = {m}": expected[m] for m in (1, 4)},
 # %% one-server-plot
 d2l.plot([list(expected), list(seen)],
          [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
-         "m", "ms", fmts=["-", "o"], figsize=(5, 3))
+         "host-count (m)", "time (ms)", legend=["predicted", "measured"],
+         fmts=["-", "o"], figsize=(5, 3))
 
 # %% guess-servers
 guess = d2lps.predict("servers", {"k = 2": "ms", "k = 4": "ms", "k = 8": "ms"})
@@ -210,7 +211,8 @@ guess.reveal({f"k = {k}": expected[k] for k in (2, 4, 8)})
 # %% servers-plot
 d2l.plot([list(expected), list(seen)],
          [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
-         "k", "ms", fmts=["-", "o"], figsize=(5, 3))
+         "server-count (k)", "time (ms)", legend=["predicted", "measured"],
+         fmts=["-", "o"], figsize=(5, 3))
 
 # %% no-servers
 def compared(plans, place, rounds=1):

@@ -61,7 +61,7 @@ def best_mix(machines, bandwidth, servers):
     return shares
 
 
-# What learners write instead. Each answer does one thing wrong; the helpers are what they have in common.
+# Typical wrong answers, each with one mistake; the helpers are their common parts.
 
 
 def stepwise(measure, sort=None):
@@ -88,7 +88,7 @@ def turned_round(event):
 
 
 def by_the_servers(event):
-    """To and from whoever is called a server; the rest is inside."""
+    """To and from nodes that are called servers; the rest is inside."""
     if event.kind == "update":
         return 5
     if event.dst.startswith("server"):
@@ -120,7 +120,7 @@ def by_number(trace):
 
 
 def both_directions(trace):
-    """What goes to the server and what comes back is one."""
+    """Messages to the server and back are one."""
     between = span([event for event in trace.events if step_of(event) in (4, 6)])
     return stepwise(span)(trace) | {4: between, 6: between}
 

@@ -13,7 +13,7 @@ NBYTES = 8_000_000  # of a gradient
 
 
 def opening() -> dict:
-    """The same twelve pushes: everybody waits for all, for all but one round, or for nobody."""
+    """The same twelve pushes: workers wait for all, for all but one round, or for no other."""
     return {"sync": _run(0, whole=True), "staleness 1": _run(1), "async": _run(PUSHES)}
 
 

@@ -1,4 +1,4 @@
-"""What the exercises of this chapter ask of an answer. Their judges play programs, so no plan is costed.
+"""The demands of this chapter's exercises on an answer. Their judges play programs, so no plan is costed.
 
 ``network`` plays programs that speak to each other; each exercise has its judge in a module of its own.
 """

@@ -205,7 +205,7 @@ def _require_equal_values(case: RoundsCase, answer: Callable) -> None:
 
 
 def _require_little_kept(case: RoundsCase, answer: Callable) -> None:
-    """What a server keeps does not grow with the number of rounds."""
+    """Raise Failure if the memory of a server grows with the number of rounds."""
     receive, sizes = _receive(case, answer), []
     for number in range(1, MANY[-1] + 1):
         for worker in range(case.n):
@@ -226,7 +226,7 @@ def _powers(push: Push, n: int):
 
 
 def _failure(mistake: str, sentence: str, case: RoundsCase, came: Sequence[Push], **values: object) -> Failure:
-    """The Failure, and in a line of its own what has come, as (worker, number)."""
+    """Return the Failure, with the arrivals in a line of its own, as (worker, number)."""
     values = {"at": len(came), "worker": came[-1].worker, "number": came[-1].number} | values
     told = failure(mistake, sentence, case, **values)
     pairs = [f"({worker}, {number})" for worker, number in came]

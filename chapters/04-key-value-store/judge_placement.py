@@ -29,7 +29,7 @@ def placement_case(k: int, keys: int = 2000, host: str = "server{}") -> Placemen
 
 
 def judge(case: PlacementCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     keys, servers = case.keys, case.servers
     place = _place(case, answer, keys, servers)
     _require_the_same(case, answer, place)

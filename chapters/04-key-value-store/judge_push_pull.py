@@ -44,7 +44,7 @@ class ServedCase:
         return tuple(f"server{i}" for i in range(self.k))
 
 
-# Who of those that could go on does so: the first, the last, or anyone.
+# The node that continues, of those that could: the first, the last, or a random one.
 ORDERS: tuple[Callable[[], Callable[[list[str]], str]], ...] = (
     lambda: lambda able: able[0],
     lambda: lambda able: able[-1],
@@ -142,7 +142,7 @@ class _Run:
         if not torch.equal(value, _value(round_, key, 4**i)):
             raise failure("differs", "push-changes", self.case, node=name, key=key)
 
-    # ---- what is wrong with what was pulled
+    # ---- faults of pulled values
 
     def _require_the_sum(self, i: int, name: str, value: object, round_: int, key: int) -> None:
         case, where = self.case, {"node": name, "key": key, "round": round_ + 1}
@@ -248,7 +248,7 @@ class _Run:
 
 
 def pair_lines(messages: Sequence[Message], node: str) -> list[str]:
-    """What went from and to ``node``: a line for each pair, ``worker0 → server0: 36 messages, 77.76 kB``."""
+    """Return the messages from and to ``node``: a line for each pair, ``worker0 → server0: 36 messages, 77.76 kB``."""
     pairs: dict[tuple[str, str], list[int]] = {}
     for src, dst, nbytes in messages:
         if node in (src, dst):
@@ -260,7 +260,7 @@ def pair_lines(messages: Sequence[Message], node: str) -> list[str]:
 
 
 def traffic(messages: Sequence[Message]) -> dict[str, str]:
-    """What fills the sentence for a right answer: the bytes of one worker and the number of its messages."""
+    """Return the values for the sentence to a right answer: the bytes of one worker and the number of its messages."""
     sent, got = ([each.nbytes for each in messages if each[place] == "worker0"] for place in (0, 1))
     return {
         "pushes": str(KEYS * ROUNDS),

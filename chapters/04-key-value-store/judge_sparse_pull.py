@@ -1,4 +1,4 @@
-"""Judge a sparse pull: which rows were asked of whom, and whether the rows wanted came back in their order."""
+"""Judge a sparse pull: the rows requested from each server, and if the rows wanted came back in their order."""
 
 import operator
 import random
@@ -25,7 +25,7 @@ class RowsCase:
         return f"k = {len(self.cuts) - 1}{self.more}"
 
     def size_of(self, rows: Collection[int]) -> str:
-        """What so many rows take, in float32, as it stands in a sentence."""
+        """Return the size of so many rows in float32, as text."""
         return size_text(4 * self.width * len(rows))
 
 
@@ -37,14 +37,14 @@ def drawn_case(seed: int, cuts: tuple[int, ...], count: int) -> RowsCase:
 
 @dataclass
 class Servers:
-    """They give rows of their parts, and keep what was asked of them, in order."""
+    """They give rows of their parts, and record the requests in order."""
 
     case: RowsCase
     asks: list[tuple[int, list[int]]] = field(default_factory=list)
     refused: Failure | None = None
 
     def ask(self, server: object, rows: object):
-        """The rows of that server's part; what is not there is refused."""
+        """Return rows of that server's part; refuse missing ones."""
         case, cuts = self.case, self.case.cuts
         try:
             rows = [operator.index(row) for row in rows]
@@ -71,7 +71,7 @@ class Servers:
         raise refusal
 
     def lines(self) -> list[str]:
-        """What went from each server that was asked: a line for each message."""
+        """Return the messages of each server, a line for each."""
         return [
             text("checks.who-was-asked", server=server, rows=_short(rows), size=self.case.size_of(rows))
             for server, rows in self.asks[:8]
@@ -84,7 +84,7 @@ def table(case: RowsCase):
 
 
 def judge(case: RowsCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     servers = Servers(case)
     try:
         result = call(case, answer, list(case.rows), list(case.cuts), servers.ask, refused=Failure)
@@ -103,7 +103,7 @@ def _require_rows(case: RowsCase, servers: Servers, result: object) -> None:
     wanted = torch.tensor(case.rows)
     shape = (len(case.rows), case.width)
     if not case.rows and isinstance(result, torch.Tensor) and not result.numel():
-        return  # how wide a row is, nobody has asked
+        return  # the width of a row does not matter
     if not isinstance(result, torch.Tensor) or result.dim() != 2 or result.shape[1] != case.width:
         got = f"{tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
         raise failure("wrong-type", "not-rows-back", case, got=got, shape=shape)

@@ -352,7 +352,7 @@ d2l.plot(list(range(steps + 1)), losses, "step", "loss", **style)
 
 # %% curves-seconds
 seconds = [seconds for seconds, *_ in curves.values()]
-d2l.plot(seconds, losses, "s", "loss", **style)
+d2l.plot(seconds, losses, "time (s)", "loss", **style)
 
 # %% guess-ahead
 lead = d2lps.predict("ahead", {"s = 0": "", "s = 1": "", "s = 2": ""})
@@ -564,7 +564,7 @@ from d2lps.kvstore import Broken, Channel, Entry, Op, raw
 
 one, other = (Channel(end, seconds=5) for end in socket.socketpair())
 gradient = torch.tensor([1., 2., 3.])
-entry = Entry(part=0, dtype=0, finite=1, elements=3, round=1)
+entry = Entry(part=0, dtype=0, in_rows=0, elements=3, round=1)
 one.send(Op.PUSH, number=7, entries=[entry], payload=raw(gradient))
 wire = other.sock.recv(1000)
 for name, start, stop in [

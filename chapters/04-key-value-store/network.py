@@ -83,7 +83,7 @@ class Network:
         return self.inbox[node].popleft()
 
     def refuse(self, error: Exception) -> None:
-        """End the run with ``error``, whatever the node that is told so would do about it."""
+        """End the run with ``error``, even if the node catches it."""
         self._error = self._error or error
         raise Closed
 
@@ -138,7 +138,7 @@ class Network:
             raise Closed
 
     def _open(self, name: str) -> None:
-        if self._closed:  # whoever catches everything and asks again sleeps here, rather than spin
+        if self._closed:  # a program that catches everything and asks again sleeps here, rather than spin
             self._turns[name].acquire(timeout=0.2)
             raise Closed
 

@@ -81,8 +81,8 @@ def sparse_pull(rows, cuts, ask):
     return torch.stack([found[row] for row in rows]) if rows else torch.empty(0)
 
 
-# What learners write instead. Each answer does one thing wrong; `stored`, `ringed`, `tables` and `collected` are
-# what they have in common.
+# Typical wrong answers, each with one mistake; `stored`, `ringed`, `tables` and `collected` are
+# their common parts.
 
 
 def stored(serve, push=None, pull=None, at=lambda key, servers: servers[key % len(servers)]):
@@ -135,7 +135,7 @@ def counted(n, send, recv, make=sum, keep=False, answer=True):
 
 
 def counts_on(n, send, recv):
-    """Answers while the number of pushes is a multiple of n: not once somebody has pushed for the next round."""
+    """Answers while the number of pushes is a multiple of n: not after the first push for the next round."""
     totals, count, asking = {}, {}, {}
     while True:
         worker, (word, key, value) = recv()

@@ -10,7 +10,7 @@ LAYERS = (4, 3, 2, 1)  # in the order in which their gradients are ready
 
 
 def opening() -> dict[str, Trace]:
-    """Twelve gradients that count: in rounds of all, whoever comes, in rounds of the first two of three."""
+    """Twelve gradients that count: in rounds of all, in order of arrival, in rounds of the first two of three."""
 
     def seconds(random, rank):
         return COMPUTING[rank]

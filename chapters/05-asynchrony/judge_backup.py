@@ -222,7 +222,7 @@ def _gradient(case: BackupCase, push: Push) -> torch.Tensor:
 
 
 def _failure(mistake: str, sentence: str, case: BackupCase, came: Sequence[Push], **values: object) -> Failure:
-    """The Failure, and in a line of its own what has come, as (worker, number)."""
+    """Return the Failure, with the arrivals in a line of its own, as (worker, number)."""
     values = {"at": len(came), "worker": came[-1].worker, "number": came[-1].number, "n": case.n} | values
     told = failure(mistake, sentence, case, **values)
     pairs = [f"({worker}, {number})" for worker, number in came]

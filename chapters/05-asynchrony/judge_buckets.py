@@ -74,7 +74,7 @@ def best(case: BucketsCase) -> tuple[float, list[list[int]]]:
 
 
 def judge(case: BucketsCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     result = call(case, answer, list(case.sizes), list(case.ready), case.alpha, case.bandwidth)
     buckets = _buckets(case, result)
     times = sent(case, buckets)

@@ -37,7 +37,7 @@ def stepped(worker: int, made: int, weights: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Round:
-    """One round of one worker: its functions push, pull and step, and what it has done with them."""
+    """One round of one worker: its functions push, pull and step, and a record of their calls."""
 
     case: LocalCase
     worker: int
@@ -120,7 +120,7 @@ def near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def judge(case: LocalCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     weights = torch.linspace(-2, 2, ELEMENTS).view(case.shape)
     for number in range(ROUNDS):
         for worker in range(len(case.shares)):

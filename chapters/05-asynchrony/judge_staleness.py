@@ -26,7 +26,7 @@ LONG = 200  # so many other pushes come while a read waits
 
 
 class Event(NamedTuple):
-    """What reaches the server: a push for the ``number``-th time, a wish to read after so many, or a farewell."""
+    """An event at the server: a push for the ``number``-th time, a wish to read after so many, or a farewell."""
 
     kind: str
     worker: int
@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A read that was asked for, after the event ``at``, and what was answered."""
+    """A requested read, after the event ``at``, and its answer."""
 
     at: int
     event: Event
@@ -213,7 +213,7 @@ def _untouched(may_read: Callable) -> bool:
 
 
 def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callable) -> Failure:
-    """Names the mistake, tells who is how far, and what has come."""
+    """Name the mistake, the clocks of the workers, and the arrivals."""
     last = past[-1].asked[-1]
     with contextlib.suppress(Failure):  # more questions, so that fewer rules answer alike
         for number in range(1, rule.clock[last.event.worker, last.event.key] + 1):

@@ -193,7 +193,7 @@ def passes(layers):
         starts = map(max, [0, *ends], [at for at, _ in sent])
         bars(axes, 0, "C2", ends, starts, layers[way])
         axes.set(title=way, yticks=[0, 1], yticklabels=["→", "∇"])
-    axes.set_xlabel("ms")
+    axes.set_xlabel("time (ms)")
     figure.tight_layout()
     pyplot.close(figure)
     return figure
@@ -393,7 +393,7 @@ steps = {"sync": range(0, 31, 3), "async": range(0, 241, 24)}
 gradients_so_far = {name: range(0, 241, 24) for name in race}
 figure, axes = pyplot.subplots(1, 3, figsize=(10, 3), sharey=True)
 in_seconds = {name: mean_seconds(runs) for name, runs in race.items()}
-for one, name, x in zip(axes, ["step", "gradients", "s"],
+for one, name, x in zip(axes, ["step", "gradients", "time (s)"],
                         [steps, gradients_so_far, in_seconds]):
     bands(one, race, x)
     one.set_xlabel(name)
@@ -697,7 +697,7 @@ shown = table("way", "predicted-kb", "counted-kb", "loss", rows=[
 figure, axes = pyplot.subplots(figsize=(6, 3))
 for way, (nbytes, three) in results.items():
     axes.plot([nbytes] * 3, three, "o-", label=way)
-axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="loss")
+axes.set(xscale="log", yscale="log", xlabel="size (bytes)", ylabel="loss")
 axes.legend(ncols=2, fontsize=7)
 figure.tight_layout()
 shown

@@ -64,7 +64,7 @@ def local_sgd(weights, push, pull, step, h, share):
     return pull()
 
 
-# What learners write instead. Each answer does one thing wrong.
+# Typical wrong answers, each with one mistake.
 
 
 def every_one_alone(sizes, ready, alpha, bandwidth):
@@ -157,7 +157,7 @@ def always(n, s):
 
 
 def waits_itself(n, s):
-    """Waits inside of may_read, where nobody can push."""
+    """Waits inside of may_read, during which no worker can push."""
     push, may_read, leave = staleness(n, s)
 
     def waiting(worker, key, number):
@@ -175,7 +175,7 @@ def with_pushes_in_a_range(n, s):
 
 
 def firsts(full=lambda n, b: n, divide=lambda gradients, n, b: sum(gradients) / n, late=False, twice=False, early=True):
-    """An answer with one thing changed: how many are waited for, what is returned, and which messages count."""
+    """An answer with one thing changed: the number of awaited workers, the result, and the messages that count."""
     def answer(n, b):
         tables, closed = {}, [0]
 

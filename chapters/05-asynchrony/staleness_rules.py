@@ -1,11 +1,11 @@
-"""The rule of bounded staleness, and what learners write instead: each is told by its name."""
+"""The rule of bounded staleness, and typical wrong rules with their names."""
 
 import math
 from collections import Counter
 
 
 class Rule:
-    """The rule: all own pushes are there, and nobody who is still there is more than s behind."""
+    """The rule: all own pushes are there, and no remaining worker is more than s behind."""
 
     def __init__(self, n: int, s: float):
         self.n, self.s, self.gone = n, s, set()

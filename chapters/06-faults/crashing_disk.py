@@ -1,4 +1,4 @@
-"""A folder of files that forgets at a crash what was not synced: all of it, a part of it, or nothing, in any order."""
+"""A folder of files that loses unsynced data at a crash: all of it, a part of it, or nothing, in any order."""
 
 import random
 from collections.abc import Callable
@@ -22,13 +22,13 @@ class Operation(NamedTuple):
 
 @dataclass
 class File:
-    """What readers see, what surely survives a crash, and whether that is the same."""
+    """The content that readers see, the content that surely survives a crash, and if they are equal."""
 
     content: bytes = b""
     kept: bytes = b""
 
     def after_crash(self) -> list[bytes]:
-        """What may be there afterwards: the old content, nothing, a part of the new, or all of it."""
+        """Return the possible contents afterwards: the old content, nothing, a part of the new, or all of it."""
         half = self.content[: len(self.content) // 2]
         return list(dict.fromkeys([self.kept, b"", half, self.content] if self.content != self.kept else [self.kept]))
 
@@ -70,14 +70,12 @@ class Disk:
 
 
 class Folder:
-    """What the learner's program sees of a :class:`Disk`.
+    """The view of a :class:`Disk` for the learner's program.
 
-    Parameters
-    ----------
-    disk : Disk
-        What holds the files.
-    before : callable (number of the operation), optional
-        Called before each operation that changes something, and in the midst of a write; it may raise Crash.
+    Args:
+        disk: What holds the files.
+        before (callable (number of the operation)): Called before each operation that changes something, and in the
+            midst of a write; it may raise Crash.
     """
 
     def __init__(self, disk: Disk, before: Callable[[int], None] = lambda number: None):
@@ -102,14 +100,14 @@ class Folder:
         disk.files[file].content = bytes(data)
 
     def sync(self, name: str) -> None:
-        """When this returns, what is in the file survives a crash."""
+        """When this returns, the content of the file survives a crash."""
         file = self._file(name)
         self._step()
         self.log.append(Operation("sync", name, file))
         self._disk.files[file].kept = self._disk.files[file].content
 
     def rename(self, old: str, new: str) -> None:
-        """Give the file another name. If that was taken, the other file is gone; nobody ever sees neither."""
+        """Give the file another name. A file of that name is replaced; one of the two is visible at each moment."""
         _require(new)
         file = self._file(old)
         self._step()

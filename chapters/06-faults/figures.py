@@ -20,14 +20,14 @@ def opening() -> dict[str, Trace]:
 
 
 class Run:
-    """What happened so far, and what time it is."""
+    """The events so far, and the time."""
 
     def __init__(self, *more: str, rounds: int, fatal: int):
         self.nodes, self.now, self.events = (*WORKERS, "s0", "s1", *more), 0.0, []
         self.rounds, self.fatal = rounds, fatal
 
     def back_to_checkpoint(self, every: int) -> Trace:
-        """Save after so many rounds, die in the fatal one, and go back to what was saved."""
+        """Save after so many rounds, die in the fatal one, and go back to the checkpoint."""
         for round in range(1, self.fatal):
             self.finish(round, every)
         self.push(self.fatal, HALVES)

@@ -39,7 +39,7 @@ def judge(case: SaveCase, answer: Callable) -> dict[str, int]:
 
 @dataclass
 class Run:
-    """Saves that were crashed, or not: the disk, what was done, and which data may be loaded."""
+    """Saves with or without a crash: the disk, the operations, and the data that may be loaded."""
 
     disk: Disk
     log: list[Operation]
@@ -70,39 +70,36 @@ class _Judge:
         self._rubbish()
         return {"crashes": self.crashes, "states": self.states}
 
-    # ---- what is played
+    # ---- playing
 
     def _functions(self, folder: Folder) -> tuple[Callable, Callable]:
         result = call(self.case, self.answer, folder, refused=Crash)
         both = tuple(result) if isinstance(result, tuple | list) else ()
         if len(both) != 2 or not all(map(callable, both)):
-            raise failure("not-two", "not-save-and-load", self.case, type=type(result).__name__)
+            raise failure("wrong-type", "not-save-and-load", self.case, type=type(result).__name__)
         return both
 
     def _load(self, folder: Folder, load: Callable, name: str = "rank-0") -> "bytes | None":
         got = call(self.case, load, name, refused=Crash, none=True)
         if got is not None and not isinstance(got, bytes | bytearray | memoryview):
-            raise failure("changes-data", "load-not-bytes", self.case, type=type(got).__name__)
+            raise failure("wrong-type", "load-not-bytes", self.case, type=type(got).__name__)
         return None if got is None else bytes(got)
 
     def _first(self) -> None:
-        """On an empty disk nothing is found; what is saved is found."""
+        """An empty disk has no data; saved data are found."""
         disk = Disk()
         folder = Folder(disk)
         save, load = self._functions(folder)
-        try:
-            nothing = self._load(folder, load)
-        except Failure as error:
-            raise _of(error, "nothing-there") from None
+        nothing = self._load(folder, load)
         if nothing is not None:
-            raise failure("nothing-there", "load-of-nothing", self.case, got=repr(nothing)[:60])
+            raise failure("differs", "load-of-nothing", self.case, got=repr(nothing)[:60])
         call(self.case, save, self.name, data(1), none=True)
         if not folder.log:
             raise failure("todo", "nothing-saved", self.case)
         folder.seen.clear()
         got = self._load(folder, load)
         if got != data(1):
-            raise failure("changes-data", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
+            raise failure("differs", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
         self.relied = set(folder.seen)
 
     def _run(self, disk: Disk, versions: list[int], may: list, crash: int = 0) -> Run:
@@ -148,7 +145,7 @@ class _Judge:
                 got = self._load(folder, reader)
                 if got != content:
                     values = {"got": _shown(got), "right": _shown(content)}
-                    raise failure("changes-data", "load-other", self.case, **values)
+                    raise failure("differs", "load-other", self.case, **values)
 
     def _readers(self) -> None:
         """Another process loads before each operation of the second save."""
@@ -208,7 +205,7 @@ class _Judge:
             names = ", ".join(sorted(disk.names)[:6]) + ", …"
             raise failure("leaves-rubbish", "files-left", self.case, count=len(disk.names), names=names)
 
-    # ---- what is said
+    # ---- sentences
 
     def _failure(self, run: Run, state: Disk, folder: Folder, sentence: str, got: str) -> Failure:
         values = {"got": got, "right": " / ".join(_shown(each) for each in run.may)}
@@ -217,7 +214,7 @@ class _Judge:
         return told
 
     def _mistake(self, run: Run, folder: Folder, got: str) -> str:
-        """What the last save does that explains this, seen in all its operations when nothing crashes."""
+        """Return the mistake of the last save, seen in its operations without a crash."""
         disk = self._run(Disk(), [1], [None]).disk
         log, relied = self._run(disk, [2], [data(1)]).log, self.relied
         renamed = [at for at, each in enumerate(log) if each.kind == "rename" and each.to in relied]
@@ -238,11 +235,11 @@ class _Judge:
             if not any(each.kind == "sync" and each.file == file for each in log[:at]):
                 later = any(each.kind == "sync" and each.file == file for each in log[at:])
                 return "rename-first" if later else "no-sync"
-        return "lost"
+        return "differs"
 
 
 class _Seen(Exception):
-    """What a reader saw, on its way through the learner's save."""
+    """The states that a reader saw during the learner's save."""
 
     def __init__(self, failure: Failure):
         super().__init__()
@@ -257,12 +254,6 @@ def _what(case: SaveCase, error: Failure) -> str:
 def _left(disk: Disk) -> str:
     files = [f"{name}: {_shown(disk.files[file].content)}" for name, file in sorted(disk.names.items())]
     return text("checks.disk-left", files=", ".join(files) or "–")
-
-
-def _of(error: Failure, mistake: str) -> Failure:
-    if error.mistake == "raised":
-        error.mistake = mistake
-    return error
 
 
 def _shown(got: "bytes | None") -> str:

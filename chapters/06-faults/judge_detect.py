@@ -1,4 +1,4 @@
-"""Judge a failure detector: play it heartbeats in virtual time, and ask it often whom it suspects.
+"""Judge a failure detector: play heartbeats to it in virtual time, and ask it often for its suspects.
 
 What is right follows from what the detector has been told. Each difficulty has a schedule by itself, and the first
 schedule that goes wrong names the mistake; schedules with everything in them are drawn last.
@@ -23,7 +23,7 @@ LONG = 200  # a node that is still not suspected after so many of the longest si
 
 
 class Event(NamedTuple):
-    """A heartbeat is heard, a connection has ended, or it is asked whom the detector suspects."""
+    """A heartbeat arrives, a connection ends, or the detector is asked for its suspects."""
 
     kind: str
     now: float
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DetectCase:
-    """Nodes, and what is agreed: a heartbeat ``every`` seconds, so many ``lost`` in a row, at most this ``delay``."""
+    """Nodes and their protocol: a heartbeat ``every`` seconds, so many ``lost`` in a row, at most this ``delay``."""
 
     nodes: tuple[str, ...]
     every: float
@@ -112,7 +112,7 @@ def evenly(start: float, end: float, step: float) -> list[Event]:
 
 
 def schedule(events: Iterable[Event], living: str, missed: str, stops: Sequence[tuple[float, float]] = ()) -> Schedule:
-    """In the order of time; what comes while the detector is stopped comes when its stop ends."""
+    """Return the events in the order of time; arrivals during a stop of the detector come at its end."""
     events = list(events)
     for begin, end in stops:
         events = [event for event in events if event.kind != "asked" or not begin < event.now < end]
@@ -138,11 +138,9 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
     times = sorted({START, *(event.now for event in steady)})
     just_before = [event for times in pairwise(times) for event in evenly(*times, step)]
     alone = [
-        schedule([*steady, *just_before], "too-short", "takes-back"),
+        schedule([*steady, *just_before], "too-short", "differs"),
         schedule(
-            [*beats([first], end=middle, losses=0, late=0), *beats(others, losses=0), *regular],
-            "suspects-living",
-            "misses-dead",
+            [*beats([first], end=middle, losses=0, late=0), *beats(others, losses=0), *regular], "differs", "too-long"
         ),
         schedule(
             [*beats([first], end=middle, clock=-3600), *beats([last], clock=7200), *beats(others[:-1]), *regular],
@@ -158,12 +156,12 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
                 *regular,
             ],
             "never-forgives",
-            "ignores-end",
+            "differs",
         ),
         schedule(
             [*beats([first], end=middle), *beats([first], middle + 4 * silence), *beats(others), *regular],
             "never-forgives",
-            "misses-dead",
+            "too-long",
         ),
         _stopped(case, beats([first], end=START + silence)),
     ]
@@ -212,14 +210,14 @@ def drawn(case: DetectCase, seed: int) -> Schedule:
         begin = START + draw.uniform(earliest, earliest + 8) * silence
         shortest = 1.2 * case.every
         stops.append((begin, begin + shortest * (6 * silence / shortest) ** draw.random()))
-    return schedule(events, "suspects-living", "misses-dead", stops)
+    return schedule(events, "differs", "too-long", stops)
 
 
-# ---- what is right, from what was told
+# ---- the right answer, from the arrivals
 
 
 class Told:
-    """What the detector could know: when each node was last heard, whose connection has ended, its own stops."""
+    """Knowledge of the detector: the last sign of each node, ended connections, its own stops."""
 
     def __init__(self, case: DetectCase, stops: Sequence[tuple[float, float]]):
         self.case, self.stops = case, stops
@@ -239,7 +237,7 @@ class Told:
         return now - self.last[node]
 
     def stopped(self, node: str, now: float) -> float:
-        """For how long the detector itself was stopped since the node was heard."""
+        """Return the seconds for which the detector itself was stopped since the node's last sign."""
         return sum(max(0.0, min(end, now) - max(begin, self.last[node])) for begin, end in self.stops)
 
     def must(self, node: str, now: float) -> bool:
@@ -289,7 +287,7 @@ def _functions(case: DetectCase, answer: Callable) -> Mapping[str, Callable]:
     result = call(case, answer, list(case.nodes), case.every, case.lost, case.delay, START)
     three = list(result) if isinstance(result, tuple | list) else []
     if len(three) != 3 or not all(map(callable, three)):
-        raise failure("not-three", "not-three-of-detector", case, type=type(result).__name__)
+        raise failure("wrong-type", "not-three-of-detector", case, type=type(result).__name__)
     return dict(zip(("heard", "ended", "suspects"), three, strict=True))
 
 
@@ -300,16 +298,16 @@ def _suspects(case: DetectCase, functions: Mapping[str, Callable], now: float, f
         if code is not None and not (code.co_names or code.co_freevars):
             raise failure("todo", "nobody-asked-for", case)
     if not isinstance(result, set | frozenset | list | tuple):
-        raise failure("not-nodes", "not-suspects", case, type=type(result).__name__)
+        raise failure("wrong-type", "not-suspects", case, type=type(result).__name__)
     for each in result:
         if not isinstance(each, str) or each not in case.nodes:
-            raise failure("not-nodes", "suspects-strange", case, got=repr(each)[:60])
+            raise failure("differs", "suspects-strange", case, got=repr(each)[:60])
     return set(result)
 
 
 def _living(case: DetectCase, schedule: Schedule, told: Told, node: str, at: int) -> Failure:
     now, came_back = schedule.events[at].now, any(each.kind == "ended" for each in schedule.events[:at])
-    general = schedule.living in ("too-short", "suspects-living")
+    general = schedule.living in ("too-short", "differs")
     if node not in told.heard and general:
         return _failure("before-first", "suspects-unheard", case, schedule, told, node, at)
     stopped = told.stopped(node, now)
@@ -323,28 +321,26 @@ def _missed(
     case: DetectCase, schedule: Schedule, functions: Mapping[str, Callable], told: Told, node: str, at: int
 ) -> Failure:
     if node in told.ended:
-        mistake = "takes-back" if node in told.suspected else "ignores-end"
-        return _failure(mistake, "end-missed", case, schedule, told, node, at)
+        return _failure("differs", "end-missed", case, schedule, told, node, at)
     if node in told.suspected:
-        return _failure("takes-back", "taken-back", case, schedule, told, node, at)
+        return _failure("differs", "taken-back", case, schedule, told, node, at)
     mistake = schedule.missed
-    if mistake == "misses-dead":
+    if mistake == "too-long":
         mistake = _why_missed(case, functions, node, schedule.events[at].now)
     return _failure(mistake, "dead-missed", case, schedule, told, node, at)
 
 
 def _why_missed(case: DetectCase, functions: Mapping[str, Callable], node: str, now: float) -> str:
-    """Ask on: does it come later, or only when asked often, or when all are silent, or when the connection ends?"""
+    """Ask on: is the node suspected later, or only when all are silent?"""
     living, regular = [each for each in case.nodes if each != node], STEP * case.every
-    for alive, step, times, mistake in ((living, regular, LONG, "too-long"), ([], regular, LONG, "one-timer")):
-        for _ in range(int(times * case.silence / step)):
-            now += step
+    for alive, mistake in ((living, "too-long"), ([], "one-timer")):
+        for _ in range(int(LONG * case.silence / regular)):
+            now += regular
             for each in alive:
                 call(case, functions["heard"], each, now, now, none=True)
             if node in _suspects(case, functions, now, False):
                 return mistake
-    call(case, functions["ended"], node, now, none=True)
-    return "waits-for-end" if node in _suspects(case, functions, now, False) else "misses-dead"
+    return "differs"
 
 
 def _failure(

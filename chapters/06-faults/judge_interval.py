@@ -101,18 +101,18 @@ def simulated(case: IntervalCase, work: float, saves: int, seed: int = 0) -> flo
 
 
 def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
-    """What a right answer and its neighbours lose; raises Failure."""
+    """Return the losses of a right answer and its neighbours; raise Failure."""
     got = call(case, answer, case.n, case.hours, case.delta, case.restart)
     try:
         if isinstance(got, bool | str | bytes):
             raise TypeError
         work = float(got)
     except (TypeError, ValueError, OverflowError):
-        raise failure("not-a-number", "not-a-number", case, type=type(got).__name__) from None
+        raise failure("wrong-type", "not-a-number", case, type=type(got).__name__) from None
     if work == 0:
         raise failure("todo", "no-interval", case)
     if not 0 < work < math.inf:
-        raise failure("not-a-time", "interval-no-time", case, got=f"{work:g}")
+        raise failure("differs", "interval-no-time", case, got=f"{work:g}")
     again = math.exp(case.restart / case.mtbf)  # what restarts add is the same factor for every interval
     enough, here = takes(case, best(case.delta, case.mtbf)), takes(case, work)
     if here - enough > MARGIN * (enough - again):
@@ -153,8 +153,4 @@ def mistake_of(case: IntervalCase, work: float) -> str:
         return "without-two"
     if case.restart and near(*(rule(delta + case.restart, mtbf) for rule in rules)):
         return "adds-restart"
-    if near(right + delta, daly(delta, mtbf) + delta):
-        return "counts-save"
-    if near(right - delta, daly(delta, mtbf) - delta):
-        return "delta-twice"
     return "too-often" if work < right else "too-seldom"

@@ -363,7 +363,7 @@ how_often.reveal({"interval": best_interval(1, between)}, {"interval": best})
 
 # %% interval-plot
 by_formula = [100 * (1 / each + each / (2 * between)) for each in minutes]
-d2l.plot([*minutes], [by_simulation, by_formula], "min", "%",
+d2l.plot([*minutes], [by_simulation, by_formula], "interval (min)", "time-lost (%)",
          legend=["simulated", "δ/I + I/2M"],
          xlim=[1, 180], ylim=[0, 50], figsize=(5, 3))
 

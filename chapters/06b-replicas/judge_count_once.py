@@ -1,4 +1,4 @@
-"""Judge a server that counts once: repeat and lose its messages, and crash it after everything it stores or sends.
+"""Judge a server that counts once: repeat and lose its messages, and crash it after each store and send.
 
 Every push is another power of 4, so a total tells which pushes are in it, and how often. A server that crashes is made
 anew, with the disk as it was. Schedules are played from small to large; where one fails, and how, names the mistake.
@@ -24,7 +24,7 @@ SHOWN = 18  # events that are told before the one at which a mistake was seen
 
 
 class Trouble(NamedTuple):
-    """What goes wrong: a message, by its number, is ``"lost"``, comes ``"twice"`` or ``"again"`` a round later.
+    """A fault: a message, by its number, is ``"lost"``, comes ``"twice"`` or ``"again"`` a round later.
 
     Or the server crashes after so many times of storing or sending; ``told`` is whether what it sent still arrives.
     """
@@ -71,7 +71,7 @@ def _digits(total: int, n: int) -> dict[tuple[int, int], int]:
 
 
 class Disk:
-    """Keeps a copy of what is put, whatever happens to the server."""
+    """Keeps a copy of each value, also after a crash of the server."""
 
     def __init__(self, world: "Once"):
         self._world, self.kept = world, {}
@@ -85,7 +85,7 @@ class Disk:
     put.one_way = True  # as sending is: what a server does after a crash is in vain
 
     def get(self, name: Hashable, otherwise: object = None) -> object:
-        """Return what is stored under a name."""
+        """Return the value under a name."""
         return literal_eval(repr(self.kept[name])) if name in self.kept else otherwise
 
 
@@ -136,7 +136,7 @@ class Once:
     def _make(self) -> None:
         self.on = call(self.case, self.answer, self.disk, self._send, refused=Crash)
         if not callable(self.on):
-            raise failure("not-a-function", "pair-not-on", self.case, type=type(self.on).__name__)
+            raise failure("wrong-type", "pair-not-on", self.case, type=type(self.on).__name__)
 
     def _guarded(self, work: Callable, *given: object) -> None:
         """Let the server work; if it crashes, make it anew."""
@@ -154,7 +154,7 @@ class Once:
         self.story.append(event)
 
     def did(self) -> None:
-        """Crash the server, if that is due after what it has done."""
+        """Crash the server, if that is due after this act."""
         self.done += 1
         if self.done == self.trouble.crash:
             self.alive = False
@@ -210,12 +210,12 @@ def judge(case: OnceCase, answer: Callable) -> dict[str, str]:
     """Return how many runs a right answer has taken, and how much it stores where nothing fails; raise Failure."""
     one, other = (call(case, answer, Disk(Once(case, answer, Trouble())), _unheard) for _ in range(2))
     if shared_names(one, other, case.keys):
-        raise failure("shared-memory", "pair-shared", case)
+        raise failure("differs", "pair-shared", case)
     world = Once(case, answer, Trouble()).run()
     try:
         Once(case, answer, Trouble()).run()
     except Failure:
-        raise failure("shared-memory", "pair-shared", case) from None
+        raise failure("differs", "pair-shared", case) from None
     puts, pushes = (sum(event[0] == kind for event in world.story) for kind in ("put", "push"))
     troubles = list(troubles_of(world))
     for trouble in troubles:
@@ -232,39 +232,33 @@ def troubles_of(world: Once) -> Iterator[Trouble]:
 
 
 def _answer(world: Once, worker: object, key: object, number: object, total: object) -> Failure | None:
-    """Return what is wrong with an answer."""
+    """Return the fault of an answer."""
     case, asked = world.case, [event for event in world.story if event[0] == "push"]
     if not any((event[1], *event[3:5]) == (worker, key, number) for event in asked):
-        return failure("not-an-answer", "once-not-asked", case, given=repr((worker, key, number))[:60])
+        return failure("differs", "once-not-asked", case, given=repr((worker, key, number))[:60])
     counts = world.counts(total)
     values = {"worker": worker, "key": key, "number": number}
     came = {(event[1], event[4]) for event in asked if event[3] == key}
     if counts is None or not counts.keys() <= came:
-        return _failure("wrong-sum", "once-no-sum", world, **values, got=repr(total)[:30])
+        return _failure("differs", "once-no-sum", world, **values, got=repr(total)[:30])
     twice = [(who, at) for (who, at), times in counts.items() if times > 1]
     if twice:
         values |= {"who": twice[0][0], "at": twice[0][1], "times": counts[twice[0]]}
         names = {"twice": "counts-repeats", "lost": "by-message", "again": "by-message"}
-        mistake = "value-without-count" if world.trouble.crash else names.get(world.trouble.happens, "wrong-sum")
+        mistake = "value-without-count" if world.trouble.crash else names.get(world.trouble.happens, "differs")
         return _failure(mistake, "once-twice", world, **values)
     for who, at in ((worker, number), *sorted(world.seen[key])):
         if (who, at) not in counts:
-            mistake = _mistake_of_lost(world, (who, key, at), own=(who, at) == (worker, number))
+            mistake = _mistake_of_lost(world, (who, key, at))
             return _failure(mistake, "once-lost", world, **values, who=who, at=at)
     return None
 
 
-def _mistake_of_lost(world: Once, push: tuple[int, str, int], own: bool) -> str:
+def _mistake_of_lost(world: Once, push: tuple[int, str, int]) -> str:
     """Return why a push is not in a total, the one that is answered itself or another that is known to count."""
     story = world.story
     if ("crash",) not in story:
-        pushed, (worker, key, number) = [(event[1], *event[3:5]) for event in story if event[0] == "push"], push
-        before = [each for each in pushed[: pushed.index(push)] if own and each[2] >= number]
-        if any(each[0] == worker and each[1] != key for each in before):
-            return "one-count-for-all-keys"
-        if any(each[1] == key for each in before):
-            return "one-count-for-all-workers"
-        return "wrong-sum" if own or not world.trouble.message else "old-total"
+        return "differs"
     if not world.stores:
         return "memory-only"
     answered = [at for at, event in enumerate(story[:-1]) if event[:4] == ("send", *push)]
@@ -312,7 +306,7 @@ def _require_little_kept(case: OnceCase, answer: Callable) -> None:
             got = push(worker, LONG[1])
         if got != totals[-1]:
             values = {"worker": worker, "number": number, "key": key, "got": repr(got)[:30], "right": totals[-1]}
-            raise failure("forgets-old", "once-old", case, last=LONG[1], **values)
+            raise failure("differs", "once-old", case, last=LONG[1], **values)
 
 
 def _unheard(*answer: object) -> None:

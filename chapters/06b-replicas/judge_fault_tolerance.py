@@ -24,7 +24,7 @@ SHOWN = 8  # messages that are told before the one at which a mistake was seen
 
 
 class Schedule(NamedTuple):
-    """What goes wrong: a message from or to a worker, by its number, is ``"lost"`` or comes ``"twice"``.
+    """The faults: a message from or to a worker, by its number, is ``"lost"`` or comes ``"twice"``.
 
     Or a server fails after so many of its messages. ``"lost"`` is a crash that takes with it what is on the way to the
     other server, after a ``"late"`` one that arrives in the next view. A ``"paused"`` server goes on in the next view,
@@ -53,14 +53,13 @@ class PairCase:
 
 @dataclass
 class Letter:
-    """A message: its number, and after how many deliveries it was sent and has arrived, because of which other one."""
+    """A message: its number, and after how many deliveries it was sent and has arrived."""
 
     number: int
     src: Hashable
     dst: Hashable
     message: tuple
     sent: int
-    because: "Letter | None" = None
     arrived: int | None = None
 
 
@@ -81,21 +80,21 @@ def trained(workers: tuple[int, ...], key: str, number: int) -> tuple[float, flo
 
 
 class World:
-    """A run of an answer: ``letters`` are all messages, ``failed`` is what was found on the way."""
+    """A run of an answer: ``letters`` are all messages, ``failed`` is the first fault."""
 
     def __init__(self, case: PairCase, answer: Callable, schedule: Schedule):
         self.case, self.schedule = case, schedule
         self.letters, self.held, self.waiting, self.queue = [], [], [], deque()
         self.views, self.view_of = {1: case.servers}, dict.fromkeys(case.workers, 1)
         self.round, self.waits = dict.fromkeys(case.workers, 0), {worker: [] for worker in case.workers}
-        self.down, self.paused, self.failed, self.because = None, False, None, None
+        self.down, self.paused, self.failed = None, False, None
         self.cut = 0  # in which round the servers were cut off from each other
         self.now = self.patience = self.times = 0
         self.sent, self.on = dict.fromkeys(case.servers, 0), {}
         for me, peer in (case.servers, case.servers[::-1]):
             self.on[me] = call(case, answer, me, peer, list(case.workers), self._sender(me))
             if not callable(self.on[me]):
-                raise failure("not-a-function", "pair-not-on", case, type=type(self.on[me]).__name__)
+                raise failure("wrong-type", "pair-not-on", case, type=type(self.on[me]).__name__)
 
     def run(self) -> "World":
         """Raise Failure where the answer raises; what else is wrong is in ``failed``."""
@@ -122,6 +121,16 @@ class World:
         """Return (round, key, worker) for which no weights have come."""
         return [(self.round[worker], key, worker) for worker, keys in self.waits.items() for key in keys]
 
+    def too_early(self, told: Letter) -> bool:
+        """Return whether the first primary tells weights before the backup has sent anything about them."""
+        key, number = told.message[2:4]
+        first, second = self.case.servers
+        pushes = [each for each in self.letters if each.dst == first and each.message[3:5] == (key, number)]
+        arrived = [each for each in pushes if each.arrived is not None and each.arrived <= told.sent]
+        complete = max(min(each.arrived for each in arrived if each.src == i) for i in {each.src for each in arrived})
+        before = self.letters[: told.number]
+        return not any(each.src == second and each.sent >= complete and each.arrived for each in before)
+
     def _sender(self, me: str) -> Callable:
         def send(to: Hashable, message: tuple) -> None:
             if self.failed is None and (self.down != me or self.paused):
@@ -132,11 +141,11 @@ class World:
                     if (me, self.sent[me]) == (self.schedule.server, self.schedule.after):
                         self._fail()
 
-        send.one_way = True  # a server that is told of nothing does not know when its messages go
+        send.one_way = True  # a server without notifications does not know when its messages go
         return send
 
     def _post(self, src: Hashable, dst: Hashable, message: tuple) -> None:
-        letter = Letter(len(self.letters) + 1, src, dst, message, self.now, self.because)
+        letter = Letter(len(self.letters) + 1, src, dst, message, self.now)
         self.letters.append(letter)
         happens = self.schedule.happens if letter.number == self.schedule.message else ""
         if happens == "lost" or (self.cut and self.between(letter)):
@@ -151,9 +160,7 @@ class World:
         self.now += 1
         letter.arrived = letter.arrived or self.now
         if letter.dst in self.on:
-            self.because = letter
             call(self.case, self.on[letter.dst], letter.src, letter.message, none=True, refused=Failure)
-            self.because = None
         elif letter.src == AUTHORITY:
             self.view_of[letter.dst] = letter.message[1]
             self._push(letter.dst)
@@ -223,7 +230,7 @@ class World:
 def judge(case: PairCase, answer: Callable) -> dict[str, str]:
     """Return how many runs a right answer has taken, and how much it has said; raise Failure."""
     if shared_names(*(call(case, answer, *case.servers, list(case.workers), _unheard) for _ in range(2)), case.keys):
-        raise failure("shared-memory", "pair-shared", case)
+        raise failure("differs", "pair-shared", case)
     world = play(case, answer, Schedule())
     between = sum(map(world.between, world.letters))
     if not between:
@@ -231,7 +238,7 @@ def judge(case: PairCase, answer: Callable) -> dict[str, str]:
     try:
         play(case, answer, Schedule())
     except Failure:
-        raise failure("shared-memory", "pair-shared", case) from None
+        raise failure("differs", "pair-shared", case) from None
     schedules = list(schedules_of(world))
     for schedule in schedules:
         play(case, answer, schedule)
@@ -241,8 +248,10 @@ def judge(case: PairCase, answer: Callable) -> dict[str, str]:
 def play(case: PairCase, answer: Callable, schedule: Schedule) -> World:
     """Raise Failure, with its schedule and the last messages in the sentence."""
     world = World(case, answer, schedule).run()
-    if found := world.failed or _unanswered(world, answer) or _asked_again(world):
+    if found := world.failed or _unanswered(world):
         raise found
+    if world.times and schedule.happens != "lost" and not schedule.server:  # a worker pushed twice in vain
+        raise _failure("nobody-answers", "pair-repeats", world)
     return world
 
 
@@ -257,85 +266,59 @@ def schedules_of(world: World) -> Iterator[Schedule]:
 
 
 def _wrong(world: World, src: str, dst: Hashable, message: object) -> Failure | None:
-    """Return what is wrong with a message of a server."""
+    """Return the fault of a message of a server."""
     case = world.case
     if len(world.letters) > TALK:
-        return _failure("talks-for-ever", "pair-talks", world, messages=TALK)
+        return _failure("differs", "pair-talks", world, messages=TALK)
     if dst == src or dst not in (*case.workers, *case.servers):
-        return failure("not-a-message", "pair-receiver", case, server=src, to=repr(dst)[:40])
+        return failure("differs", "pair-receiver", case, server=src, to=repr(dst)[:40])
     try:
         literal_eval(repr(message))
     except (ValueError, SyntaxError):
-        return failure("not-a-message", "pair-not-plain", case, server=src, type=type(message).__name__)
+        return failure("wrong-type", "pair-not-plain", case, server=src, type=type(message).__name__)
     if dst in case.servers:
         return None
     value = isinstance(message, tuple) and len(message) == 5 and message[0] == "value" and message[2] in case.keys
     if not (value and message[3] in range(1, ROUNDS + 1) and isinstance(message[4], int | float)):
-        return failure("not-a-message", "pair-not-value", case, server=src, message=repr(message)[:80])
+        return failure("differs", "pair-not-value", case, server=src, message=repr(message)[:80])
     view, key, number, weights = message[1:]
     values = {"server": src, "worker": dst, "key": key, "number": number, "view": view}
     if src not in world.views.get(view, ()):
-        mistake = "alone-unasked" if view not in world.views else "zombie"
-        return _failure(mistake, f"pair-{mistake}", world, **values)
+        mistake, sentence = ("zombie", "zombie") if view in world.views else ("differs", "alone-unasked")
+        return _failure(mistake, f"pair-{sentence}", world, **values)
     if weights == (right := trained(case.workers, key, number)[0]):
         return None
     values |= {"got": f"{weights:.6g}", "right": f"{right:.6g}"}
     before, total = trained(case.workers, key, number - 1)[0], sum(gradient(i, key, number) for i in case.workers)
     mistake = "old-view-taken" if world.schedule.how in ("late", "paused", "cut") else "forgets-who-counted"
     if not world.schedule.server:
-        mistake = "wrong-weights"
+        mistake = "differs"
     elif number > 1 and abs(weights - before + RATE * total) < 1e-9:
         mistake = "optimizer-lost"
     return _failure(mistake, "pair-weights", world, **values)
 
 
-def _unanswered(world: World, answer: Callable) -> Failure | None:
+def _unanswered(world: World) -> Failure | None:
     """Return why a worker waits for ever."""
     if not world.unanswered():
         return None
-    case, (number, key, worker), (first, second) = world.case, min(world.unanswered()), world.case.servers
-    values, schedule = {"worker": worker, "key": key, "number": number}, world.schedule
+    (number, key, worker), (first, second), schedule = min(world.unanswered()), world.case.servers, world.schedule
+    values = {"worker": worker, "key": key, "number": number}
     told = [each for each in world.letters if each.message[0] == "value" and each.message[2] == key]
-    if schedule == Schedule():
-        swapped = PairCase(case.workers, (second, first), case.keys)
-        by_name = not told and not World(swapped, answer, schedule).run().unanswered()
-        return _failure("never-takes-over" if by_name else "nobody-answers", "pair-waits", world, **values)
-    if not schedule.server:
-        return _failure("nobody-answers", "pair-waits", world, **values)
-    if schedule.server == second:
-        return _failure("waits-for-the-dead", "pair-waits", world, **values)
     alone = [letter for letter in told if letter.src == first and letter.message[1] == 1]
-    for letter in alone:
-        if mistake := _too_early(world, letter):
-            others = " ".join(map(str, sorted({each.dst for each in alone if each.message == letter.message})))
-            values |= {"others": others, "server": second, "lost": letter.message[3]}
-            return _failure(mistake, "pair-lost", world, **values)
-    mistake = "forgets-who-counted" if number > 1 else "never-takes-over"
-    if schedule.how != "lost":
+    early = next(filter(world.too_early, alone), None) if schedule.server == first else None
+    if early:
+        others = " ".join(map(str, sorted({each.dst for each in alone if each.message == early.message})))
+        values |= {"others": others, "server": second, "lost": early.message[3]}
+        return _failure("acked-too-early", "pair-lost", world, **values)
+    mistake = "nobody-answers" if told else "differs"
+    if schedule.server == second:
+        mistake = "waits-for-the-dead"
+    elif schedule.server and schedule.how != "lost":
         mistake = "old-view-taken"
-    elif any(letter.message[3] == number for letter in alone):
-        mistake = "nobody-answers"
+    elif schedule.server and not any(letter.message[3] == number for letter in alone):
+        mistake = "forgets-who-counted" if number > 1 else "differs"
     return _failure(mistake, "pair-waits", world, **values)
-
-
-def _too_early(world: World, told: Letter) -> str | None:
-    """Return the mistake if the first primary tells weights before the backup has sent anything about them."""
-    key, number = told.message[2:4]
-    first, second = world.case.servers
-    pushes = [each for each in world.letters if each.dst == first and each.message[3:5] == (key, number)]
-    arrived = [each for each in pushes if each.arrived is not None and each.arrived <= told.sent]
-    complete = max(min(each.arrived for each in arrived if each.src == i) for i in {each.src for each in arrived})
-    if any(each.src == second and each.sent >= complete and each.arrived for each in world.letters[: told.number]):
-        return None
-    asked = [each for each in arrived if each.src == told.dst]
-    return "alone-unasked" if len(asked) > 1 or world.schedule.how == "cut" else "acked-too-early"
-
-
-def _asked_again(world: World) -> Failure | None:
-    """Return what is wrong if a worker had to push twice although nothing was lost."""
-    if world.times and world.schedule.happens != "lost" and not world.schedule.server:
-        return _failure("nobody-answers", "pair-repeats", world)
-    return None
 
 
 def _unheard(to: Hashable, message: tuple) -> None:

@@ -43,7 +43,7 @@ def hashing_case(hosts: int, each: int, replicas: int, keys: int = 1000, more: i
 
 
 def judge(case: HashingCase, answer: Callable) -> dict[str, str]:
-    """What fills the sentence for a right answer; raises Failure."""
+    """Return the values for the sentence to a right answer; raise Failure."""
     hosts = dict(case.hosts)
     place = _place(case, answer, case.keys, hosts)
     _require_the_same(case, answer, place, hosts)
@@ -75,26 +75,26 @@ def judge(case: HashingCase, answer: Callable) -> dict[str, str]:
 def _place(case: HashingCase, answer: Callable, keys: Sequence[str], hosts: Mapping[str, str]) -> Placed:
     place = call(case, answer, list(keys), dict(hosts), case.replicas)
     if not isinstance(place, dict):
-        raise failure("not-a-dict", "not-a-dict-of-lists", case, type=type(place).__name__)
+        raise failure("wrong-type", "not-a-dict-of-lists", case, type=type(place).__name__)
     if not place:
         raise failure("todo", "no-place", case)
     for key in keys:
         if key not in place:
-            raise failure("not-a-dict", "key-missing", case, key=key)
+            raise failure("differs", "key-missing", case, key=key)
         _require_copies(case, key, place[key], hosts)
     if len(place) > len(set(keys)):
         strange = next(key for key in place if key not in set(keys))
-        raise failure("not-a-dict", "key-strange", case, key=repr(strange))
+        raise failure("differs", "key-strange", case, key=repr(strange))
     return {key: tuple(place[key]) for key in keys}
 
 
 def _require_copies(case: HashingCase, key: str, servers: object, hosts: Mapping[str, str]) -> None:
     """A list of r + 1 different servers on as many hosts."""
     if not isinstance(servers, list | tuple):
-        raise failure("not-a-dict", "copies-no-list", case, key=key, type=type(servers).__name__)
+        raise failure("wrong-type", "copies-no-list", case, key=key, type=type(servers).__name__)
     for server in servers:
         if not isinstance(server, str) or server not in hosts:
-            raise failure("not-a-dict", "server-strange", case, key=key, server=repr(server)[:60])
+            raise failure("differs", "server-strange", case, key=key, server=repr(server)[:60])
     values = {"key": key, "servers": ", ".join(servers), "wanted": case.replicas + 1}
     if len(set(servers)) < len(servers):
         raise failure("same-server", "copies-same-server", case, **values)
@@ -102,7 +102,7 @@ def _require_copies(case: HashingCase, key: str, servers: object, hosts: Mapping
     if len(set(on)) < len(on):
         raise failure("same-host", "copies-same-host", case, hosts=", ".join(on), **values)
     if len(servers) != case.replicas + 1:
-        raise failure("too-few-copies", "copies-count", case, got=len(servers), **values)
+        raise failure("differs", "copies-count", case, got=len(servers), **values)
 
 
 def _require_the_same(case: HashingCase, answer: Callable, place: Placed, hosts: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ def _require_the_same(case: HashingCase, answer: Callable, place: Placed, hosts:
     if isinstance(there, dict):
         _require_same_place(case, "python-hash", "copies-elsewhere", place, there)
     for some in (case.keys[::-1], case.keys[: len(case.keys) // 4]):
-        _require_same_place(case, "depends-on-others", "copies-of-some", place, _place(case, answer, some, hosts))
+        _require_same_place(case, "differs", "copies-of-some", place, _place(case, answer, some, hosts))
 
 
 def _require_same_place(case: HashingCase, mistake: str, sentence: str, place: Placed, other: Placed) -> None:
@@ -135,7 +135,7 @@ def _require_few_moves(case: HashingCase, what: str, server: str, place: Placed,
     values = {"server": server, "moved": moved, "copies": len(place) * (case.replicas + 1)}
     if between:
         many, key = len(between) > len(case.keys) / 3, between[0]
-        mistake = "modulo" if many else "moves-between"
+        mistake = "modulo" if many else "differs"
         if what == "leaves" and _turned(case, answer) != place:
             mistake = "by-position"
         elif not many:
@@ -165,7 +165,7 @@ def _require_even(case: HashingCase, place: Placed, hosts: Mapping[str, str]) ->
 
 
 def _require_heirs(case: HashingCase, place: Placed, hosts: Mapping[str, str]) -> None:
-    """Where a server dies, its keys go to many others, not all to one."""
+    """Raise Failure unless the keys of a dead server go to many others."""
     if not case.replicas or len(set(hosts.values())) < 4:
         return
     heirs = {server: Counter() for server in hosts}

@@ -195,9 +195,9 @@ with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
 len(killed.losses), torch.equal(undisturbed.weights, killed.weights)
 
 # %% played
-from d2lps.kvstore.replication import Schedule, World, story
+from d2lps.kvstore.replication import FaultPlan, World, story
 
-died = Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),))
+died = FaultPlan(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),))
 slot = World(died, recorded=True)
 slot.run()
 print(slot.view)
@@ -548,4 +548,4 @@ store.close()
 ranks.close()
 
 # %% rules
-Counter(World(Schedule.drawn(seed)).run() for seed in range(300))
+Counter(World(FaultPlan.drawn(seed)).run() for seed in range(300))

@@ -55,7 +55,7 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
     if strange:
         raise failure("out-of-range", "even-hours-of", case, got=repr(strange[0])[:20], most=case.most)
     if not isinstance(got, Real) or isinstance(got, bool) or not abs(got) < 1e15 or got != int(got):
-        raise failure("not-a-count", "even-not-a-count", case, got=repr(got)[:20])
+        raise failure("wrong-type", "even-not-a-count", case, got=repr(got)[:20])
     got, best = int(got), case.best(case.total)
     if got == 0:
         raise failure("todo", "even-nothing", case)
@@ -75,10 +75,7 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
 def mistake_of(case: EvenCase, got: int) -> str:
     """Return which thought leads to a wrong number, if one is known."""
     one = 2 * case.save / case.life  # 2δ/M of a single machine
-    losses = (
-        *(lambda x: 0, lambda x: x, lambda x: math.sqrt(x / 2)),  # no failures, no root, no 2
-        *(lambda x: math.sqrt(one), lambda x: one / math.sqrt(x or 1)),  # M = life, M = life · n
-    )
+    losses = (lambda x: 0, lambda x: x, lambda x: math.sqrt(x / 2), lambda x: math.sqrt(one))  # none, no root, no 2
     totals = [math.inf, *(case.total(n) for n in range(1, case.most + 1)), math.inf]
     thoughts = {
         "stops-early": [n for n in range(1, case.most + 1) if totals[n] <= min(totals[n - 1], totals[n + 1])],
@@ -87,7 +84,7 @@ def mistake_of(case: EvenCase, got: int) -> str:
         "rent-of-one": [case.best(lambda n: case.total(n, price=1 / n))],
         "cheapest": [case.best(lambda n: case.total(n, worth=0))],
     }
-    return next((name for name, numbers in thoughts.items() if got in numbers), "other")
+    return next((name for name, numbers in thoughts.items() if got in numbers), "differs")
 
 
 CASES = (

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from numbers import Real
 
 from d2lps.notebook.grading import Failure, call, failure
@@ -47,15 +46,15 @@ def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
         unguarded = right == math.inf and error.mistake == "raised"
         raise Failure("no-limit" if unguarded else error.mistake, error.sentence) from None
     if isinstance(got, bool) or not isinstance(got, Real) or got != got or not (abs(got) < 1e300 or got == math.inf):
-        raise failure("not-a-batch", "not-a-batch", case, type=type(got).__name__)
+        raise failure("wrong-type", "not-a-batch", case, type=type(got).__name__)
     if got == 0:
         raise failure("todo", "batch-nothing", case)
     if got == math.inf != right:
         raise failure("gives-up", "batch-none", case, right=_show(right), steps=f"{case.steps_of(right):.4g}")
     if got < 0:
-        raise failure("no-limit" if right == math.inf else "other", "batch-negative", case, got=f"{got:.4g}")
+        raise failure("no-limit" if right == math.inf else "differs", "batch-negative", case, got=f"{got:.4g}")
     if got != math.inf and got != int(got):
-        raise failure("not-a-batch", "batch-not-whole", case, got=f"{got:.4g}")
+        raise failure("differs", "batch-not-whole", case, got=f"{got:.4g}")
     if got != right:
         sentence = "batch-too-many" if got < right else "batch-not-least"
         mistake = "no-limit" if right == math.inf else mistake_of(case, int(got))
@@ -77,23 +76,17 @@ def mistake_of(case: BatchCase, got: int) -> str:
         return "measured-only"
     if any(_near(got, batch * steps / case.steps) for batch, steps in known):
         return "proportional"
-    if any(_near(got, straight) for straight in _straight(known, case.steps)):
+    (small, many), (large, few) = known[0], known[-1]
+    if _near(got, small + (large - small) * (many - case.steps) / (many - few)):
         return "straight-line"
-    (small, many), few = known[0], known[-1][1]
-    if case.steps > few and any(_near(got, e / (case.steps - few)) for e in (case.slope, (many - few) * small)):
+    if case.steps > few and _near(got, (many - few) * small / (case.steps - few)):
         return "largest-is-fewest"
-    return "other"
+    return "differs"
 
 
 def _near(got: int, value: float) -> bool:
     """Return whether a value was rounded to ``got``, up or to the nearest."""
     return got in (math.ceil(value - NEAR * abs(value)), round(value))
-
-
-def _straight(known: list[tuple[int, float]], steps: float) -> list[float]:
-    """Return where straight lines through two measured points reach ``steps``."""
-    lines = [*pairwise(known), (known[0], known[-1])]
-    return [a + (b - a) * (at - steps) / (at - to) for (a, at), (b, to) in lines]
 
 
 CASES = (

@@ -29,7 +29,7 @@ def judge(case: HybridCase, answer: Callable) -> dict[str, str]:
         made = call(case, answer, [*case.devices], refused=ScheduleError)
         acts = made.acts if isinstance(made, Schedule) else made
         if not isinstance(acts, list | tuple) or not all(isinstance(act, ACTS) for act in acts):
-            raise failure("not-acts", "hybrid-type", case, type=type(made).__name__)
+            raise failure("wrong-type", "hybrid-type", case, type=type(made).__name__)
         _require_places(case, [act for act in acts if isinstance(act, Task)])
         right = hybrid(WEIGHTS, case.devices, data=DATA)
         rebuilt = Schedule(case.devices, right.values, acts, right.holds, right.wants)
@@ -39,7 +39,7 @@ def judge(case: HybridCase, answer: Callable) -> dict[str, str]:
     sent, enough = ([cost.shared(each).bytes_sent(node) for node in case.devices] for each in (rebuilt, right))
     if sum(sent) > sum(enough) + 1:  # parts of a byte are rounded
         values = {"sent": size_text(sum(sent)), "enough": size_text(sum(enough))}
-        raise failure("too-many-bytes", "hybrid-bytes", case, **values)
+        raise failure("differs", "hybrid-bytes", case, **values)
     first, second, *_ = sent
     return {"first": size_text(first), "second": size_text(second)}
 
@@ -80,7 +80,7 @@ def _mistake(case: HybridCase, error: ScheduleError) -> str:
         return "counted-twice"
     if isinstance(act, Collective):
         return "over-all" if {*act.plan.nodes} == {*case.devices} else "wrong-group"
-    return "no-send" if error.reason in ("not-there", "incomplete") else "broken"
+    return "no-send" if error.reason in ("not-there", "incomplete") else "differs"
 
 
 CASES = tuple(

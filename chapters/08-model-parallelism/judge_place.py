@@ -42,7 +42,7 @@ def judge(case: PlaceCase, answer: Callable) -> dict[str, str]:
             raise failure("gives-up", "place-none", case)
         return {}
     if not isinstance(where, Mapping):
-        raise failure("not-a-place", "place-not-a-dict", case, type=type(where).__name__)
+        raise failure("wrong-type", "place-not-a-dict", case, type=type(where).__name__)
     if not where:
         raise failure("todo", "place-nothing", case)
     if not case.possible:
@@ -52,20 +52,20 @@ def judge(case: PlaceCase, answer: Callable) -> dict[str, str]:
     used, of_weights = dict.fromkeys(devices, 0.0), dict.fromkeys(devices, 0.0)
     for name in where:
         if name not in operators:
-            raise failure("not-a-place", "place-unknown", case, name=repr(name))
+            raise failure("differs", "place-unknown", case, name=repr(name))
     for name, (weights, given) in operators.items():
         if name not in where:
-            raise failure("not-a-place", "place-left-out", case, name=name)
+            raise failure("differs", "place-left-out", case, name=name)
         homes = [where[name]] if isinstance(where[name], str) else where[name]
         if not isinstance(homes, list | tuple) or not homes:
-            raise failure("not-a-place", "place-no-list", case, name=name, type=type(homes).__name__)
+            raise failure("wrong-type", "place-no-list", case, name=name, type=type(homes).__name__)
         for home in homes:
             if not isinstance(home, str) or home not in used:
-                raise failure("not-a-place", "place-unknown", case, name=repr(home))
+                raise failure("differs", "place-unknown", case, name=repr(home))
             used[home] += weights / len(homes) + given
             of_weights[home] += weights / len(homes)
         if len({*homes}) < len(homes):
-            raise failure("same-device", "place-same-device", case, name=name, devices=" ".join(homes))
+            raise failure("differs", "place-same-device", case, name=name, devices=" ".join(homes))
         if case.parts(name) < len(homes):
             raise failure("cut-for-nothing", "place-parts", case, name=name, got=len(homes), enough=case.parts(name))
         if case.parts(name) > len(homes):

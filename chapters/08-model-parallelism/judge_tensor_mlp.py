@@ -60,7 +60,7 @@ def play(case: MlpCase, answer: Callable, truth: Truth) -> tuple[list[tuple], li
     def act(rank: int, give: Callable) -> tuple:
         def all_reduce(value: Tensor) -> Tensor:
             if not isinstance(value, Tensor):
-                raise failure("wrong-shape", "mlp-no-tensor", case, type=type(value).__name__)
+                raise failure("wrong-type", "mlp-no-tensor", case, type=type(value).__name__)
             values = give(value.detach().clone())
             shapes = {tuple(one.shape) for one in values}
             if len(shapes) > 1:
@@ -74,22 +74,22 @@ def play(case: MlpCase, answer: Callable, truth: Truth) -> tuple[list[tuple], li
     if len(results) < case.ranks:
         rank = min({*range(case.ranks)} - {*results})
         other = min(range(case.ranks), key=lambda each: len(given[each]))
-        raise failure("waits-forever", "mlp-waits", case, rank=rank, other=other, number=len(given[other]) + 1)
+        raise failure("differs", "mlp-waits", case, rank=rank, other=other, number=len(given[other]) + 1)
     return [results[rank] for rank in range(case.ranks)], given
 
 
 def _rank(case: MlpCase, answer: Callable, truth: Truth, rank: int, all_reduce: Callable) -> tuple:
     made = call(case, answer, *truth.given(), rank, case.ranks, all_reduce, refused=Failure)
     if not isinstance(made, tuple | list) or len(made) != 2 or not callable(made[1]):
-        raise failure("wrong-shape", "mlp-not-a-pair", case)
+        raise failure("wrong-type", "mlp-not-a-pair", case)
     y, backward = made
     if y is None:
         raise failure("todo", "mlp-nothing", case)
     if not isinstance(y, Tensor) or y.shape != truth.y.shape:
-        raise failure("wrong-shape", "mlp-shape", case, rank=rank, what="y", got=_shape(y), right=_shape(truth.y))
+        raise failure("differs", "mlp-shape", case, rank=rank, what="y", got=_shape(y), right=_shape(truth.y))
     gradients = call(case, backward, truth.dy.clone(), refused=Failure)
     if not isinstance(gradients, tuple | list) or len(gradients) != 4:
-        raise failure("wrong-shape", "mlp-not-four", case)
+        raise failure("differs", "mlp-not-four", case)
     return y, *gradients
 
 
@@ -121,14 +121,14 @@ def _require_output(case: MlpCase, truth: Truth, rank: int, y: Tensor) -> None:
     wrong = {
         "bias-often": [plain + n * truth.b],
         "no-sum": [truth.ys[rank], truth.ys[rank] + truth.b],
-        "mean": [plain / n + truth.b, (plain + truth.b) / n, truth.ys[rank] / n + truth.b],
-        "by-rows": [truth.by_rows, truth.by_rows - truth.b, truth.by_rows + (n - 1) * truth.b],
+        "mean": [plain / n + truth.b],
+        "by-rows": [truth.by_rows],
     }
     for mistake, values in wrong.items():
         if any(near(y, value) for value in values):
             raise failure(mistake, f"mlp-{mistake}", case, rank=rank, n=n)
     off = float((y - truth.y).abs().max())
-    raise failure("wrong-values", "mlp-wrong", case, rank=rank, what="y", off=f"{off:.3g}")
+    raise failure("differs", "mlp-wrong", case, rank=rank, what="y", off=f"{off:.3g}")
 
 
 def _require_sums(case: MlpCase, truth: Truth, rank: int, sums: list[Tensor]) -> None:
@@ -145,7 +145,7 @@ def _require_sums(case: MlpCase, truth: Truth, rank: int, sums: list[Tensor]) ->
     if not sums:
         raise failure("whole-work", "mlp-no-sums", case, rank=rank, count=0)
     if sums[0].shape != truth.y.shape:
-        raise failure("wrong-shape", "mlp-shape", case, rank=rank, what="y", got=_shape(sums[0]), right=_shape(truth.y))
+        raise failure("differs", "mlp-shape", case, rank=rank, what="y", got=_shape(sums[0]), right=_shape(truth.y))
     rest = sums[0] - truth.ys[rank]
     if not near(rest, rest.mean(0).expand(rest.shape)):  # what is left may be the bias, or a part of it
         raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
@@ -176,7 +176,7 @@ def _require_gradients(case: MlpCase, truth: Truth, rank: int, gradients: list) 
         if got is None:
             raise failure("todo", "mlp-no-gradient", case, what=name)
         if not isinstance(got, Tensor) or got.shape != right.shape:
-            raise failure("wrong-shape", "mlp-shape", case, rank=rank, what=name, got=_shape(got), right=_shape(right))
+            raise failure("differs", "mlp-shape", case, rank=rank, what=name, got=_shape(got), right=_shape(right))
         if near(got, right) or (name == "dx" and near(got, truth.dx)):
             continue
         if near(got, right / n) and n > 1:
@@ -184,7 +184,7 @@ def _require_gradients(case: MlpCase, truth: Truth, rank: int, gradients: list) 
         if name == "dx" and near(got, truth.dxs[rank]):
             raise failure("no-sum", "mlp-one-sum", case, rank=rank)
         off = float((got - right).abs().max())
-        raise failure("wrong-values", "mlp-wrong", case, rank=rank, what=name, off=f"{off:.3g}")
+        raise failure("differs", "mlp-wrong", case, rank=rank, what=name, off=f"{off:.3g}")
 
 
 CASES = (  # no two tensors of a case have the same shape

@@ -1,6 +1,5 @@
 """Judge cuts of a row of layers into stages: contiguous, none empty, and the slowest stage as fast as possible."""
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,7 +54,6 @@ def judge(case: CutCase, answer: Callable) -> dict[str, str]:
     if found > least * (1 + NEAR):
         lengths = [len(stage) for stage in cut]
         mistake = "equal-counts" if max(lengths) - min(lengths) <= 1 else "by-average" if _greedy(case, cut) else "late"
-        mistake = "whole-limit" if cut == _filled(case.costs, math.ceil(least)) else mistake
         raise failure(mistake, "cut-late", case, got=f"{found:.4g}", best=f"{least:.4g}", cut=_show(cut))
     return {"cut": _show(cut), "best": f"{least:.4g}", "equal": f"{equal:.4g}", "mean": f"{mean:.4g}"}
 
@@ -69,22 +67,22 @@ def _cut(case: CutCase, result: object) -> list[list[int]]:
     try:
         cut = [[operator.index(layer) for layer in stage] for stage in result]
     except Exception:
-        raise failure("not-a-cut", "not-a-cut", case, type=type(result).__name__) from None
+        raise failure("wrong-type", "not-a-cut", case, type=type(result).__name__) from None
     inside = [layer for stage in cut for layer in stage]
     if not inside:
         raise failure("todo", "no-layers", case)
     for layer in inside:
         if not 0 <= layer < count:
-            raise failure("other-layers", "layer-strange", case, layer=layer, last=count - 1)
+            raise failure("differs", "layer-strange", case, layer=layer, last=count - 1)
         if inside.count(layer) > 1:
-            raise failure("other-layers", "layer-twice", case, layer=layer)
+            raise failure("differs", "layer-twice", case, layer=layer)
     for layer in range(count):
         if layer not in inside:
-            raise failure("other-layers", "layer-missing", case, layer=layer)
+            raise failure("differs", "layer-missing", case, layer=layer)
     if [] in cut:
         raise failure("empty-stage", "stage-empty", case, stage=cut.index([]))
     if len(cut) != case.stages:
-        raise failure("other-count", "stage-count", case, got=len(cut), stages=case.stages)
+        raise failure("differs", "stage-count", case, got=len(cut), stages=case.stages)
     for layer, following in pairwise(inside):
         if following != layer + 1:
             raise failure("apart", "layers-apart", case, layer=layer, following=following)
@@ -96,16 +94,6 @@ def _greedy(case: CutCase, cut: Sequence[Sequence[int]]) -> bool:
     mean, sums = sum(case.costs) / case.stages, [[case.costs[layer] for layer in stage] for stage in cut]
     full = all(sum(stage[:-1]) < mean for stage in sums[:-1])
     return full and all(sum(stage) + then[0] > mean for stage, then in pairwise(sums))
-
-
-def _filled(costs: Sequence[float], limit: float) -> list[list[int]]:
-    """Return stages that are filled up to the limit, one after the other."""
-    cut: list[list[int]] = [[]]
-    for layer, cost in enumerate(costs):
-        if cut[-1] and sum(costs[i] for i in cut[-1]) + cost > limit:
-            cut.append([])
-        cut[-1].append(layer)
-    return cut
 
 
 def cases() -> tuple[CutCase, ...]:

@@ -66,7 +66,7 @@ def judge(case: TableCase, answer: Callable) -> dict[str, str]:
         for stage in {cell.stage for cell in row}:
             order = [cell.micro for cell in row if cell.kind == "B" and cell.stage == stage]
             if order != sorted(order):
-                raise failure("other-order", "backward-order", case, device=device, order=", ".join(map(str, order)))
+                raise failure("differs", "backward-order", case, device=device, order=", ".join(map(str, order)))
     _require_small(case, table, schedule)
     slots = len(schedule.slots())
     bubble, best = (f"{1 - 2 * case.micro * (case.chunks or 1) / number:.1%}" for number in (slots, case.slots))
@@ -85,17 +85,17 @@ def judge(case: TableCase, answer: Callable) -> dict[str, str]:
 
 def _table(case: TableCase, result: object) -> dict[int, list[Cell]]:
     if not isinstance(result, Mapping):
-        raise failure("not-a-table", "not-a-table", case, type=type(result).__name__)
+        raise failure("wrong-type", "not-a-table", case, type=type(result).__name__)
     if all(isinstance(row, Sequence) and not len(row) for row in result.values()):
         raise failure("todo", "no-cells", case)
     if set(result) != {*range(case.devices)}:
         keys = ", ".join(repr(key) for key in list(result)[:8])
-        raise failure("other-devices", "table-keys", case, keys=keys, last=case.devices - 1)
+        raise failure("differs", "table-keys", case, keys=keys, last=case.devices - 1)
     table: dict[int, list[Cell]] = {}
     for device in range(case.devices):
         row = result[device]
         if not isinstance(row, Sequence) or isinstance(row, str):
-            raise failure("not-a-table", "not-a-row", case, device=device, type=type(row).__name__)
+            raise failure("wrong-type", "not-a-row", case, device=device, type=type(row).__name__)
         table[device] = [_cell(case, device, cell) for cell in row]
     return table
 
@@ -108,10 +108,10 @@ def _cell(case: TableCase, device: int, cell: object) -> Cell:
         read = Cell(kind, operator.index(micro), operator.index(stage[0]) if stage else device)
     except Exception:
         sample = '("F", 0)' if case.chunks is None else '("F", 0, 0)'
-        raise failure("not-a-cell", "cell-strange", case, device=device, cell=repr(cell)[:40], sample=sample) from None
+        raise failure("wrong-type", "cell-strange", case, device=device, cell=repr(cell)[:40], sample=sample) from None
     if not 0 <= read.micro < case.micro or not 0 <= read.stage < case.stages:
         values = {"cell": case.show(read), "last": case.micro - 1, "stage": case.stages - 1}
-        raise failure("unknown-cell", "cell-unknown", case, device=device, **values)
+        raise failure("differs", "cell-unknown", case, device=device, **values)
     return read
 
 
@@ -121,9 +121,9 @@ def _require_all(case: TableCase, table: Mapping[int, list[Cell]]) -> None:
         for cell in row:
             other = homes.setdefault(cell.stage, device)
             if other != device:
-                raise failure("two-homes", "stage-twice", case, stage=cell.stage, one=other, other=device)
+                raise failure("differs", "stage-twice", case, stage=cell.stage, one=other, other=device)
             if row.count(cell) > 1:
-                raise failure("twice", "cell-again", case, device=device, cell=case.show(cell))
+                raise failure("differs", "cell-again", case, device=device, cell=case.show(cell))
     for stage in range(case.stages):
         if stage not in homes:
             raise failure("missing", "stage-missing", case, stage=stage)
@@ -135,7 +135,7 @@ def _require_all(case: TableCase, table: Mapping[int, list[Cell]]) -> None:
         own = sorted({cell.stage for cell in row})
         if case.chunks is not None and len(own) != case.chunks:
             values = {"stages": ", ".join(map(str, own)), "chunks": case.chunks}
-            raise failure("other-chunks", "stages-of", case, device=device, **values)
+            raise failure("differs", "stages-of", case, device=device, **values)
 
 
 def _require_small(case: TableCase, table: Mapping[int, list[Cell]], schedule: Schedule) -> None:
@@ -161,7 +161,7 @@ def _why_it_is_late(case: TableCase, table: Mapping[int, list[Cell]]) -> str:
     if case.chunks is not None:
         return "neighbours" if _has_neighbours(case, table) else "late-chunks"
     starts = [next(at for at, cell in enumerate(row) if cell.kind == "B") for row in table.values()]
-    return "short-warm-up" if any(start < case.saved(device) for device, start in enumerate(starts)) else "late"
+    return "short-warm-up" if any(start < case.saved(device) for device, start in enumerate(starts)) else "differs"
 
 
 def _has_neighbours(case: TableCase, table: Mapping[int, list[Cell]]) -> bool:

@@ -114,7 +114,7 @@ loss = play(pipeline(gpipe(4, 4)), stages, micro,
 played = gradients(stages)
 off = max(float((a - b).abs().max() / b.abs().max())
           for a, b in zip(played, whole))
-print(f"{loss:.4f}, {gpt.loss(net(X), y).item():.4f}, {off:.0e}")
+print(f"{loss:.4f}, {gpt.loss(net(X), y).item():.4f}, {show_number(off, 1)}")
 
 # %% same-bits
 one_device(stages, batch, 4, gpt.loss)

@@ -1,4 +1,4 @@
-"""What the exercises of this chapter ask of an answer. Each has its judge in a module of its own, and no plan."""
+"""The demands of this chapter's exercises on an answer. Each has its judge in a module of its own, and no plan."""
 
 from d2lps.notebook.grading import Exercise
 

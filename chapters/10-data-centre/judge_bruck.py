@@ -69,16 +69,16 @@ def _swapped(
     try:
         to, source = index(to), index(source)
     except TypeError:
-        raise failure("strange-rank", "bruck-no-rank", case, rank=rank, got=repr((to, source))[:40]) from None
+        raise failure("wrong-type", "bruck-no-rank", case, rank=rank, got=repr((to, source))[:40]) from None
     for other in (to, source):
         if not 0 <= other < case.n:
-            mistake = "strange-rank" if case.power else "powers-of-two"
+            mistake = "differs" if case.power else "powers-of-two"
             raise failure(mistake, "bruck-strange-rank", case, rank=rank, got=other, last=case.n - 1)
     if isinstance(blocks, str) or not isinstance(blocks, list | tuple):
-        raise failure("not-blocks", "bruck-sends-type", case, rank=rank, type=type(blocks).__name__)
+        raise failure("wrong-type", "bruck-sends-type", case, rank=rank, type=type(blocks).__name__)
     for block in blocks:
         if not isinstance(block, str) or block not in has:
-            raise failure("not-blocks", "bruck-sends-strange", case, rank=rank, block=repr(block)[:40])
+            raise failure("differs", "bruck-sends-strange", case, rank=rank, block=repr(block)[:40])
     return to, tuple(blocks), source
 
 
@@ -102,7 +102,7 @@ def judge(case: GatherCase, answer: Callable) -> dict[str, str]:
 def _require_blocks(case: GatherCase, rank: int, result: object, has: set[str]) -> None:
     right = case.blocks
     if isinstance(result, str) or not isinstance(result, list | tuple):
-        raise failure("not-blocks", "bruck-not-a-list", case, rank=rank, type=type(result).__name__)
+        raise failure("wrong-type", "bruck-not-a-list", case, rank=rank, type=type(result).__name__)
     got = list(result)
     lacking = [block for block in right if block not in got or block not in has]
     if got == right and not lacking:
@@ -111,7 +111,7 @@ def _require_blocks(case: GatherCase, rank: int, result: object, has: set[str]) 
         mistake = "other-blocks" if case.power or case.n > 16 else "powers-of-two"
         raise failure(mistake, "bruck-blocks", case, rank=rank, got=len(got), missing=len(lacking))
     shown = " ".join(str(right.index(block)) for block in got[:12])
-    mistake = "not-rotated" if got == right[rank:] + right[:rank] else "other-order"
+    mistake = "not-rotated" if got == right[rank:] + right[:rank] else "differs"
     raise failure(mistake, "bruck-turned", case, rank=rank, got=shown)
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from numbers import Real
 
 from d2lps import (
@@ -68,11 +67,8 @@ def judge(case: BusCase, answer: Callable) -> dict[str, str]:
     if not got:
         raise failure("todo", "busbw-nothing", case)
     if not math.isclose(got, right, rel_tol=1e-6):
-        mistake = next(
-            (name for name, wrong in _wrong(case, seconds) if math.isclose(got, wrong, rel_tol=1e-6)), "other"
-        )
-        values = {"got": _rate(got), "right": _rate(right)}
-        raise failure(mistake, "busbw-wrong", case, **values)
+        named = (name for name, wrong in _wrong(case, seconds) if math.isclose(got, wrong, rel_tol=1e-6))
+        raise failure(next(named, "differs"), "busbw-wrong", case, got=_rate(got), right=_rate(right))
     return {"rate": _rate(right), "alg": _rate(case.size / seconds)}
 
 
@@ -80,22 +76,22 @@ def _number(case: BusCase, got: object) -> float:
     with suppress(OverflowError):  # a whole number that is too large
         if isinstance(got, Real) and not isinstance(got, bool) and math.isfinite(float(got)):
             return float(got)
-    raise failure("not-a-rate", "busbw-not-a-rate", case, got=repr(got)[:40])
+    raise failure("wrong-type", "busbw-not-a-rate", case, got=repr(got)[:40])
 
 
 def _wrong(case: BusCase, seconds: float) -> list[tuple[str, float]]:
     """Return the rate that each mistake leads to; the first that fits names it."""
-    n, rooted = case.n, case.collective in ("broadcast", "reduce")
-    factor = {"all_reduce": Fraction(2 * (n - 1), n)}.get(
-        case.collective, Fraction(1) if rooted else Fraction(n - 1, n)
-    )
-    bare, s = 1 / seconds, case.size
-    other = case.nbytes if case.collective in GATHERS else case.nbytes * n
-    name = "one-rank" if case.collective in GATHERS else "every-rank"
-    rates = [("in-bits", 8 * s * float(factor) * bare), ("no-factor", s * bare), (name, other * float(factor) * bare)]
-    rates += [("all-reduce-everywhere", size * 2 * (n - 1) / n * bare) for size in (s, other)]
-    rates += [("rooted", s * (n - 1) / n * bare), ("inverted", s * bare / float(factor)), (name, other * bare)]
-    return rates
+    n, s, rooted = case.n, case.size / seconds, case.collective in ("broadcast", "reduce")
+    factor = 2 * (n - 1) / n if case.collective == "all_reduce" else 1 if rooted else (n - 1) / n
+    gathers = case.collective in GATHERS
+    return [
+        ("differs", 8 * s * factor),  # in bits; with 8 ranks it would look like "every-rank"
+        ("no-factor", s),
+        ("one-rank", s / n * factor) if gathers else ("every-rank", s * n * factor),
+        ("all-reduce-everywhere", s * 2 * (n - 1) / n),
+        ("rooted", s * (n - 1) / n),
+        ("inverted", s / factor),
+    ]
 
 
 def _rate(rate: float) -> str:

@@ -37,7 +37,7 @@ def judge(case: OrderCase, answer: Callable) -> dict[str, str]:
 
 def _order(case: OrderCase, result: object) -> list[str]:
     if isinstance(result, str) or not isinstance(result, Iterable):
-        raise failure("not-a-list", "hosts-not-a-list", case, type=type(result).__name__)
+        raise failure("wrong-type", "hosts-not-a-list", case, type=type(result).__name__)
     order, known = list(result), dict(case.hosts)
     if not order:
         raise failure("todo", "hosts-nothing", case)
@@ -47,12 +47,12 @@ def _order(case: OrderCase, result: object) -> list[str]:
         except TypeError:
             there = False
         if not there:
-            raise failure("strange", "hosts-strange", case, host=repr(host)[:40])
+            raise failure("differs", "hosts-strange", case, host=repr(host)[:40])
         if order.count(host) > 1:
             raise failure("twice", "hosts-twice", case, host=host)
     for host in known:
         if host not in order:
-            raise failure("missing", "hosts-missing", case, host=host)
+            raise failure("differs", "hosts-missing", case, host=host)
     return order
 
 

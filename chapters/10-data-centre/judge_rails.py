@@ -60,15 +60,15 @@ def _require_rails(case: RailCase, k: int, order: list[str]) -> None:
 
 def _order(case: RailCase, k: int, result: object) -> list[str]:
     if isinstance(result, str) or not isinstance(result, Iterable):
-        raise failure("not-a-list", "rails-not-a-list", case, ring=k, type=type(result).__name__)
+        raise failure("wrong-type", "rails-not-a-list", case, ring=k, type=type(result).__name__)
     order, known = list(result), [gpu for host in case.hosts for gpu in host]
     if not order:
         raise failure("todo", "rails-nothing", case, ring=k)
     for gpu in order:
         if not isinstance(gpu, str) or gpu not in known:
-            raise failure("strange", "rails-strange", case, ring=k, gpu=repr(gpu)[:40])
+            raise failure("differs", "rails-strange", case, ring=k, gpu=repr(gpu)[:40])
         if order.count(gpu) > 1:
-            raise failure("twice", "rails-twice", case, ring=k, gpu=gpu)
+            raise failure("differs", "rails-twice", case, ring=k, gpu=gpu)
     for gpu in known:
         if gpu not in order:
             raise failure("missing", "rails-missing", case, ring=k, gpu=gpu)

@@ -185,7 +185,8 @@ sizes = [1000 * 2**k for k in range(20)]
 ways = [recursive_doubling, tree, ring, halving_doubling]
 d2l.plot([size / 1e6 for size in sizes],
          [[1e6 * seconds(make(gpus), size=size) for size in sizes] for make in ways],
-         "MB", "µs", legend=[make.__name__ for make in ways],
+         "size (MB)", "time (µs)",
+         legend=["recursive-doubling", "tree", "ring", "halving"],
          xscale="log", yscale="log", fmts=["-", "--", "-.", ":"], figsize=(5, 3))
 
 # %% racks
@@ -284,7 +285,7 @@ def eight_rings(hosts):
 
 rows = []
 ways = {"ring": ring(turned(hosts)), "there_and_back": ring(there_and_back(hosts)),
-        "eight_rings": eight_rings(hosts), "rail_wise": rail_wise(hosts)}
+        "8 rings": eight_rings(hosts), "rail_wise": rail_wise(hosts)}
 for name, plan in ways.items():
     traces = [cost.shared(plan, rails(4, oversubscription=r), "1 GB") for r in (1, 4)]
     spine = sum(event.nbytes for event in traces[0].events if "spine" in
@@ -314,14 +315,14 @@ race(rail_wise(many))
 # %% race-halving
 start = time.perf_counter()
 race(rail_wise(many[:1024], halving_doubling))
-entrants = ["ring", "rail_wise", "rail_wise/halving"]
+entrants = ["ring", "rail_wise", "rail-halving"]
 guess.reveal(dict(zip(entrants[:2], raced)))
 
 # %% race-all-to-all
 start = time.perf_counter()
 race(all_to_all(turned(many)), "10240 GB")
 race(all_to_all(turned(many), few_steps=True), "10240 GB")
-entrants += ["all_to_all", "all_to_all/few_steps"]
+entrants += ["all_to_all", "few-steps"]
 
 # %% race-table
 rows = [[name, len(trace.plan.nodes), trace.steps, trace, str(bandwidth(trace).busbw)]
@@ -406,8 +407,8 @@ print(*held.values(), held["a"] / 3, sep="\n")
 
 # %% straggler
 slow, rows = host.slowed("gpu3", by=4), []
-for name, plan in {"ring": ring(gpus), "halving_doubling": halving_doubling(gpus),
-                   "in_switch": in_switch(gpus), "tree": tree(gpus),
+for name, plan in {"ring": ring(gpus), "halving": halving_doubling(gpus),
+                   "adding-switch": in_switch(gpus), "tree": tree(gpus),
                    "aggregate_at": aggregate_at(gpus, "gpu0")}.items():
     healthy, late = (cost.shared(plan, place, "1 GB") for place in (host, slow))
     rows.append([name, healthy, late, f"{late.duration / healthy.duration:.2f}"])

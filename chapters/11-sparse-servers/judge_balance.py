@@ -61,24 +61,24 @@ def judge(case: BalanceCase, answer: Callable) -> dict[str, str]:
 
 def _places(case: BalanceCase, result: object) -> list[list[str]]:
     if isinstance(result, str | dict) or not isinstance(result, Iterable):
-        raise failure("not-lists", "balance-type", case, type=type(result).__name__)
+        raise failure("wrong-type", "balance-type", case, type=type(result).__name__)
     result = list(result)
     if not result:
         raise failure("todo", "balance-nothing", case)
     if len(result) != case.rows:
-        raise failure("missing", "balance-count", case, got=len(result), right=case.rows)
+        raise failure("differs", "balance-count", case, got=len(result), right=case.rows)
     places = []
     for row, own in enumerate(result):
         if isinstance(own, str | dict) or not isinstance(own, Iterable):
-            raise failure("not-lists", "balance-row", case, row=row, got=repr(own)[:40])
+            raise failure("wrong-type", "balance-row", case, row=row, got=repr(own)[:40])
         own = list(own)
         if not own:
-            raise failure("missing", "balance-nowhere", case, row=row)
+            raise failure("differs", "balance-nowhere", case, row=row)
         for server in own:
             if not isinstance(server, str) or server not in case.servers:
-                raise failure("strange-server", "balance-server", case, row=row, server=repr(server)[:40])
+                raise failure("differs", "balance-server", case, row=row, server=repr(server)[:40])
             if own.count(server) > 1:
-                raise failure("twice", "balance-twice", case, row=row, server=server)
+                raise failure("differs", "balance-twice", case, row=row, server=server)
         places.append(own)
     return places
 

@@ -10,7 +10,7 @@ from operator import index
 from d2lps.notebook.grading import Failure, call, failure
 
 MOST = 200  # attempts for one message
-FAILING = ((1, "answer"), (1, "message"))  # whoever tries a few times only gives up
+FAILING = ((1, "answer"), (1, "message"))  # an answer that tries only a few times gives up
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class Servers:
         with suppress(TypeError):
             server = index(server)
         if not isinstance(server, int) or not 0 <= server < len(case.cuts) - 1:
-            raise failure("not-rows", "push-server", case, server=repr(server)[:40], last=len(case.cuts) - 2)
+            raise failure("differs", "push-server", case, server=repr(server)[:40], last=len(case.cuts) - 2)
         try:
             number, rows, values = index(number), [*map(index, rows)], [*map(float, values)]
         except (TypeError, ValueError):
-            raise failure("not-rows", "push-types", case, server=server) from None
+            raise failure("wrong-type", "push-types", case, server=server) from None
         if len(rows) != len(values):
-            raise failure("not-rows", "push-lengths", case, server=server, rows=len(rows), values=len(values))
+            raise failure("differs", "push-lengths", case, server=server, rows=len(rows), values=len(values))
         own = case.cuts[server + 1] - case.cuts[server]
         for row in rows:
             if not 0 <= row < own:

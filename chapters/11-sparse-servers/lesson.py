@@ -323,7 +323,7 @@ def late(kind, all_reduce):
         return by_store.each(stores, work)
 
 table("table-by", "tower-by", "fast-worker", "slow-worker", rows=[
-    [kind, "all_reduce" if all_reduce else None,
+    [kind.removeprefix("dist_"), "all_reduce" if all_reduce else None,
      *map(show_seconds, late(kind, all_reduce))]
     for kind, all_reduce in [("dist_sync", True), ("dist_async", True),
                              ("dist_async", False)]])

@@ -64,7 +64,7 @@ def _show(kind: str, k: object) -> str:
 
 def _list(case: StepCase, result: object) -> list[tuple[str, int]]:
     if isinstance(result, str) or not isinstance(result, Sequence):
-        raise failure("not-a-list", "fsdp-not-a-list", case, type=type(result).__name__)
+        raise failure("wrong-type", "fsdp-not-a-list", case, type=type(result).__name__)
     if not result:
         raise failure("todo", "fsdp-nothing", case)
     todo = []
@@ -75,7 +75,7 @@ def _list(case: StepCase, result: object) -> list[tuple[str, int]]:
             if kind not in KINDS or not 0 <= k < len(case.layers):
                 raise ValueError
         except Exception:
-            raise failure("not-a-list", "fsdp-strange", case, what=repr(each)[:40], kinds=", ".join(KINDS)) from None
+            raise failure("differs", "fsdp-strange", case, what=repr(each)[:40], kinds=", ".join(KINDS)) from None
         todo.append((kind, k))
     return todo
 

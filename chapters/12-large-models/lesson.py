@@ -423,7 +423,7 @@ parts = half_block(parts, cut_in_four.norm2, cut_in_four.perceptron)
 sum(part.square().sum() for part in parts).backward()
 
 right = inputs[0].grad
-print(*(f"{float((x.grad - right).abs().max() / right.abs().max()):.0e}"
+print(*(show_number(float((x.grad - right).abs().max() / right.abs().max()), 1)
         for x in inputs[1:]))
 for used in (group.traces, traces):
     print(len(used), sum(trace.bytes_sent("gpu0") for trace in used))

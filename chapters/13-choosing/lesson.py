@@ -6,6 +6,9 @@ d2lps.speak("en")
 # %% opening
 d2lps.opening("13")
 
+# %% divide
+d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
+
 # %% imports
 import json
 import re
@@ -147,11 +150,12 @@ table("favorite", *range(4), "slowest-device", "all-to-all-takes", "dropped", ro
 
 # %% wires
 short = {"tensor": "TP", "pipeline": "PP", "data": "DP"}
-runs = {"GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full")),
-        "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1))}
+one, other = Layout(8, 16, 8, 1, 1, 192), Layout(8, 16, 128, 1, 1, 16, stage=1)
+runs = {"GPT-3": ("gpt3", "a100", "mixed", one._replace(recompute="full")),
+        "Llama 3": ("llama3-405b", "h100", "bf16", other)}
 rows = []
-for name, (model, gpu, layout) in runs.items():
-    by = sent(MODELS[model], layout)
+for name, (model, gpu, precision, layout) in runs.items():
+    by = sent(MODELS[model], layout, precision)
     for dimension in short:
         seconds = [show_seconds(by[dimension] / getattr(GPUS[gpu], wire))
                    for wire in ("inside", "outside")]
@@ -188,13 +192,10 @@ causes = ["matrix-work", "by-matrices", "by-stages", "bubble", "by-replicas"]
 table("division", "zero-stage", "kept-by-gpu", *causes, "in-all",
       rows=rows).bars(*causes, label=3, end="in-all")
 
-# %% divide
-d2lps.divide("gpt-39.1b", gpus=64, batches=(16, 64, 256))
-
 # %% best-of-64
-best = parallelize("gpt-39.1b", gpus=64, batch=16)
+best = parallelize("gpt-39.1b", gpus=64, batch=16, precision="mixed")
 second = Layout(8, 4, 2, 1, 1, 8, stage=1, recompute="selective")
-for layout in (second, best.layout):
+for layout in (second, *(layout for layout, _, _ in best.ranked[:2])):
     print(*layout[:3], sep=" · ", end="   ")
     print(f"v = {layout.chunks}", f"micro = {layout.micro}", layout.recompute,
           show_seconds(sum(step(best.model, layout, a100).values())), sep="   ")
@@ -217,17 +218,20 @@ table("model", "gpus", *speeds, "error-percent", "without-reading",
       rows=rows).dots(*speeds, end="error-percent")
 
 # %% more-published
-def widest(gpu):
-    ratios = [1 + error(run)[1] for run in SC21 + MLSYS23 + MEGATRON if run.gpu == gpu]
+def room(run):
+    size = run.model.flops_per_token()
+    others = [each for each in SC21 + MLSYS23 + MEGATRON + LLAMA3
+              if each.gpu == run.gpu and each.model.flops_per_token() >= size / 2]
+    ratios = [1 + error(each)[1] for each in others]
     return max(max(ratio, 1 / ratio) for ratio in ratios)
 
 rows = []
 for published in MLSYS23 + MEGATRON:
     low, high = error(published)
-    far = widest(published.gpu)
+    far = room(published)
     ends = (1 + high) / far - 1, (1 + high) * far - 1
-    off, room = ([f"{each:+.1%}" for each in pair] for pair in ((low, high), ends))
-    rows.append([published.name, f"{published.flops / 1e12:.0f}", " … ".join(room),
+    off, around = ([f"{each:+.1%}" for each in pair] for pair in ((low, high), ends))
+    rows.append([published.name, f"{published.flops / 1e12:.0f}", " … ".join(around),
                  " … ".join(dict.fromkeys(off))])
 table("model", "published-speed", "speed-interval", "error-percent",
       rows=rows).dots("error-percent", "speed-interval", end="published-speed")
@@ -256,19 +260,22 @@ print(show_seconds(choice.duration))
 choice
 
 # %% llama-memory
-llama = MODELS["llama3-405b"]
-memory(llama, **LLAMA3[1].layout._asdict()).table().bars("predicted")
+llama, plain = MODELS["llama3-405b"], LLAMA3[1].layout
+fused = plain._replace(fused_swiglu=True)
+for layout in (plain, fused):
+    print(show_size(sum(kept(llama, layout, precision="bf16").values())))
+memory(llama, precision="bf16", **fused._asdict()).table().bars("predicted")
 
 # %% same-recomputation
-meta = parallelize(llama, gpus=16384, gpu="h100", batch=2048, pipeline=16)
-for chosen in (choice.layout, meta.layout):
+other = parallelize(llama, gpus=16384, gpu="h100", batch=2048, fused_swiglu=True)
+for chosen in (choice.layout, other.layout):
     for recompute in ("full", "none"):
-        layout = chosen._replace(recompute=recompute)
+        layout = chosen._replace(recompute=recompute, fused_swiglu=True)
+        parts = step(llama, layout, GPUS["h100"], precision="bf16")
         print(*layout[:3], sep=" · ", end="   ")
         print(f"v = {layout.chunks}", recompute,
-              show_size(sum(kept(llama, layout).values())),
-              show_seconds(sum(step(llama, layout, GPUS["h100"]).values())),
-              sep="   ")
+              show_size(sum(kept(llama, layout, "bf16").values())),
+              show_seconds(sum(parts.values())), sep="   ")
 
 # %% too-large
 try:

@@ -18,6 +18,8 @@ from d2lps.messages import LANGUAGES, allow_any_letter
 def build(book: Book, arguments: argparse.Namespace) -> int:
     """Write the notebooks of the chapters, one per language."""
     notebooks = {}
+    if book.is_chosen:
+        raise BookError("the notebooks in chapters/ are those of the whole course; leave out TOC")
     for slug in book.slugs(arguments.chapters):
         notebooks |= texts(book, book.chapter(slug), draw=True)
     return _write(book, notebooks)

@@ -28,7 +28,7 @@ CITE = re.compile(r"\[\[(?:cite:(?!chapter:))?((?<=cite:)[^\[\]|]*|chapter:[^\[\
 HOW = "how"  # the id of the cell before the first code, which says how to run cells
 NEXT, MAP = "what-next", "what-next-map"  # the ids of the last two cells: what comes next, and the map of the course
 RESERVED = (HOW, NEXT, MAP)
-SPEAK = re.compile(r"(d2lps\.speak\()([\"'])(?:en|vi|zh)\2(\))")
+SPEAK = re.compile(r"(d2lps\.speak\()([\"'])(en|vi|zh)\2(\))")
 # Text without placeholders: fenced code, code spans, displayed and inline math.
 OPAQUE = re.compile(
     r"(?P<fence>^[ \t]*(?P<f>`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*(?P=f)[`~]*[ \t]*$|\Z))"
@@ -143,7 +143,7 @@ def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
 
 def speaking(source: str, language: str) -> str:
     """Return the source of the first cell with another language."""
-    return SPEAK.sub(rf"\g<1>\g<2>{language}\g<2>\g<3>", source)
+    return SPEAK.sub(rf"\g<1>\g<2>{language}\g<2>\g<4>", source)
 
 
 def read_text(source: str, where: str) -> Text:

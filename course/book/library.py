@@ -13,6 +13,7 @@ from pathlib import Path
 from course.book.findings import COMMAND, BookError, Finding, edit
 from course.book.lesson import RESERVED, Cell, Section, Text, read_cells, read_text
 from d2lps.messages import LANGUAGES, flat
+from d2lps.notebook.grading.course import ExerciseError, choice, chosen
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
 
@@ -62,10 +63,14 @@ def number_of(slug: str) -> str:
 
 
 class Book:
-    """The folders under one root: ``chapters/``, ``img/``, ``d2lps/messages/``, ``workspace/``."""
+    """The folders under one root: ``chapters/``, ``img/``, ``d2lps/messages/``, ``workspace/``.
 
-    def __init__(self, root: Path | str | None = None):
-        self.root = Path(root) if root else _root()
+    Its chapters and exercises are those that ``D2LPS_TOC`` chooses. Without ``solutions`` it has neither these nor the
+    last hint of each exercise.
+    """
+
+    def __init__(self, root: Path | str | None = None, solutions: bool = True):
+        self.root, self.solutions = Path(root) if root else _root(), solutions
         self.chapters = self.root / "chapters"
         if not self.chapters.is_dir():
             raise BookError(f"{self.root} has no chapters/; run this in the course's folder or name it with --root")
@@ -96,7 +101,10 @@ class Book:
         for number, entry in enumerate(entries, 1):
             _require(entry, ("slug", part), f"toc.toml: chapter {number}")
             _require(entry[part], LANGUAGES, f"toc.toml: the {part} of chapter {number}")
-        return entries
+        try:
+            return chosen(entries)
+        except ExerciseError as error:
+            raise BookError(str(error)) from None
 
     @cached_property
     def references(self) -> dict[str, dict]:
@@ -186,12 +194,33 @@ class Book:
             if not (folder / name).is_file():
                 raise BookError(f"{slug}/{name} is missing; write it or take {slug} out of chapters/toc.toml")
             sources[name] = (folder / name).read_text("utf-8")
+        tables = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
+        exercises, predictions = (toml(file) if file.is_file() else {} for file in tables)
+        if (ids := self.chosen_exercises) is not None:
+            sources = {name: without_exercises(source, ids) for name, source in sources.items()}
+            exercises = {id: table for id, table in exercises.items() if id in ids}
+        if not self.solutions:
+            exercises = {id: table | {"hints": table["hints"][:-1]} for id, table in exercises.items()}
         lesson = sources.pop("lesson.py")
         texts = {name.removesuffix(".md"): read_text(source, name) for name, source in sources.items()}
-        tables = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
-        return Chapter(
-            slug, lesson, read_cells(lesson), texts, *(toml(file) if file.is_file() else {} for file in tables)
-        )
+        return Chapter(slug, lesson, read_cells(lesson), texts, exercises, predictions)
+
+    @property
+    def chosen_exercises(self) -> list[str] | None:
+        """The ids of the exercises that are chosen; None if all are."""
+        return self._choice[1]
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether this is a choice of chapters or exercises."""
+        return self._choice != (None, None)
+
+    @cached_property
+    def _choice(self) -> tuple[list[str] | None, list[str] | None]:
+        try:
+            return choice()
+        except ExerciseError as error:
+            raise BookError(str(error)) from None
 
     def chapter(self, slug: str) -> Chapter:
         """Return a chapter that can be built; raise BookError with its first fault."""
@@ -202,6 +231,25 @@ class Book:
         for fault in faults(self, chapter):
             raise BookError(fault.message)
         return chapter
+
+
+def without_exercises(source: str, ids: Iterable[str]) -> str:
+    """Return a lesson, or a text, that has of its exercises only those with these ids.
+
+    >>> text = "A.\\n\\n1. **One** (5).\\n\\n[[exercise-one]]\\n\\n2. **Two** (5).\\n\\n[[exercise-two]]"
+    >>> print(without_exercises(text, ["two"]))
+    A.
+    <BLANKLINE>
+    2. **Two** (5).
+    <BLANKLINE>
+    [[exercise-two]]
+    """
+
+    def kept(match: re.Match) -> str:
+        return match[0] if match[1] in ids else ""
+
+    source = re.sub(r"(?ms)^# %% exercise-(\S+)\n.*?(?=^# %% |\Z)", kept, source)
+    return re.sub(r"(?ms)^\d+\. \*\*(?:(?!^\d+\. |^\[\[exercise-).)*^\[\[exercise-([\w-]+)\]\][ \t]*\n+", kept, source)
 
 
 def notebook_of(slug: str, language: str, workspace: bool = False) -> str:

@@ -206,6 +206,8 @@ def start(book: Book, chosen: str, browser: bool = True) -> None:
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
+    if file := os.environ.get("D2LPS_TOC"):
+        os.environ["D2LPS_TOC"] = os.path.abspath(file)  # kernels run in other folders
     os.environ.setdefault("PYTHONSTARTUP", str(Path(ranks.__file__).with_name("startup.py")))
     os.chdir(book.root)
     os.execv(sys.executable, command)

@@ -4,8 +4,9 @@ Each answer runs in a process of its own, which decides nothing; a judge in anot
 Start with ``judging``, which judges one notebook; ``running`` judges several at a time; ``__main__`` is the command,
 with its options and their defaults: seconds and memory of an answer, which ``sandbox`` enforces.
 
-* ``notebooks`` finds the learners and their answers; ``slices`` finds the statements that an answer needs;
+* ``handed_in`` finds the learners' files, ``notebooks`` their answers, ``slices`` the statements that an answer needs;
 * ``nursery`` starts the processes of answers, and ``sandbox`` confines them with the system calls in ``walls``;
 * ``inside`` runs in the answer's process, ``answers`` in the judge's; ``values`` decides which data they may exchange;
-* ``report`` writes the results as CSV and JSON, and ``page`` as HTML.
+* ``watch`` notes what an answer tries, ``alike`` which answers are copies;
+* ``report`` writes the results as CSV and JSON, ``page`` as HTML, ``gradebook`` as points.
 """

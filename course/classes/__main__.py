@@ -1,8 +1,12 @@
 """Grade a class of notebooks, and write a report for its teacher.
 
-Each subfolder of FOLDER is a learner, and so is each notebook directly in FOLDER. Nothing in FOLDER is changed. The
-report goes into the folder ``report`` beside FOLDER, or into that of ``--out``: class.html to read, class.csv for a
-spreadsheet, class.json for programs.
+Each subfolder of FOLDER is a learner, and so is each notebook or zip directly in FOLDER; files that Canvas or Moodle
+has named are sorted by learner. Nothing in FOLDER is changed. The report goes into the folder ``report`` beside FOLDER,
+or into that of ``--out``: class.html to read, class.csv for a spreadsheet, class.json for programs, gradebook.csv for
+Canvas or Moodle, and in ``learners`` a page for each learner.
+
+``python -m course.classes gradescope`` grades the notebooks of one learner in a container of Gradescope, and writes
+results.json.
 
 The exit status is 0 if every notebook was graded; 1 if a notebook could not be read or graded to the end, or a learner
 has none (the report names it); and 2 if nothing could be graded, because FOLDER does not exist or has no notebook, the
@@ -12,11 +16,16 @@ course is not beside the package, or the report cannot be written.
 import argparse
 import itertools
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
-from d2lps.messages import LANGUAGES, allow_any_letter, language, speak, text
+from d2lps.messages import LANGUAGES, allow_any_letter, language, only, speak, text
+
+PLACES = ("/autograder/submission", "--out", "/autograder/results")  # of Gradescope
 
 
 def main(arguments: list[str]) -> int:
@@ -24,29 +33,44 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process with threads of torch cannot be forked
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     allow_any_letter()
-    options = _parser().parse_args(arguments)
+    alone = arguments[:1] == ["gradescope"]
+    options = _parser().parse_args([*PLACES, *arguments[1:]] if alone else arguments)
     speak(options.language or language())
-    from course.classes import notebooks, report, running
+    from course.classes import gradebook, handed_in, report, running
     from course.classes.judging import Limits
     from d2lps.notebook.grading.course import ExerciseError
 
     out = options.out or options.folder.absolute().parent / "report"
     try:
-        tasks = notebooks.find(options.folder, out)
-        if all(path.is_dir() for _, path, _ in tasks):
-            return _refused(text("grade.empty", folder=options.folder))
-        out.mkdir(parents=True, exist_ok=True)
-        limits = Limits(options.seconds, options.memory << 20)
-        count = sum(not path.is_dir() for _, path, _ in tasks)
-        results = running.run(tasks, options.folder, out, language(), limits, options.jobs, _progress(count))
-        class_report = report.report(language(), notebooks.printable(options.folder.resolve().name), results)
-        files = class_report.write(out)
-    except ExerciseError as error:
+        points = None if options.exercises is None else gradebook.points(options.exercises)
+        roster = options.roster and gradebook.Roster.read(options.roster)
+        with tempfile.TemporaryDirectory() as unpacked:
+            sorter = handed_in.Sorter(Path(unpacked), options.names, options.due)
+            tasks = handed_in.find(options.folder, out, sorter, alone)
+            if not any(task.name for task in tasks) and not alone:
+                return _refused(text("grade.empty", folder=options.folder))
+            out.mkdir(parents=True, exist_ok=True)
+            limits = Limits(options.seconds, options.memory << 20)
+            progress = _progress(sum(bool(task.name) for task in tasks))
+            results = running.run(tasks, options.folder, out, language(), limits, options.jobs, progress)
+        folder = handed_in.printable(options.folder.resolve().name)
+        spoken = next((result["book"]["language"] for result in results if result["book"]["language"]), language())
+        own = (options.language or spoken) if alone else language()
+        class_report = only(own, lambda: report.report(own, folder, results, points))
+        if alone:
+            files = {"results.json": only(own, lambda: gradebook.as_results(class_report))}
+        else:
+            files = {"class.csv": class_report.as_csv(), "class.json": class_report.as_json()}
+            files |= {"class.html": class_report.as_page(), "gradebook.csv": gradebook.as_csv(class_report, roster)}
+            files |= report.feedbacks(language(), folder, results, points)
+        report.write(out, files)
+    except (ExerciseError, gradebook.GradebookError) as error:
         return _refused(str(error))
     except OSError as error:
         return _refused(text("grade.no-folder", folder=error.filename or options.folder, why=error.strerror or error))
     print(report.summary(class_report))
-    print(notebooks.printable(text("grade.written", files=", ".join(map(str, files)))))
+    shown = [out / name for name in files if "/" not in name] + [out / "learners"] * (not alone)
+    print(handed_in.printable(text("grade.written", files=", ".join(map(str, shown)))))
     return int(not all(book["graded"] for book in class_report.books))
 
 
@@ -61,7 +85,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="notebooks graded at a time")
     parser.add_argument("--seconds", type=_positive, default=10, help="processor seconds for an answer (default: 10)")
     parser.add_argument("--memory", type=_positive, default=1024, help="MiB for an answer (default: 1024)")
+    parser.add_argument("--exercises", metavar="A=2,B=3", help="points (default: 1 for each required exercise)")
+    parser.add_argument("--names", type=_names, metavar="REGEX", help="finds (?P<name>…) and (?P<id>…) in a path")
+    parser.add_argument("--roster", type=Path, metavar="CSV", help="the learners of the gradebook, with its columns")
+    parser.add_argument("--due", type=datetime.fromisoformat, metavar="TIME", help="such as 2026-12-01T23:59")
     return parser
+
+
+def _names(argument: str) -> re.Pattern:
+    try:
+        pattern = re.compile(argument, re.DOTALL)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{argument!r} is no regular expression: {error}") from None
+    if not {"name", "id"} & pattern.groupindex.keys():
+        raise argparse.ArgumentTypeError(f"{argument!r} has neither (?P<name>…) nor (?P<id>…)")
+    return pattern
 
 
 def _positive(argument: str) -> int:
@@ -84,7 +122,7 @@ def _progress(count: int) -> Callable[[dict], None]:
 
 
 def _refused(sentence: str) -> int:
-    from course.classes.notebooks import printable
+    from course.classes.handed_in import printable
 
     print(printable(sentence), file=sys.stderr)
     return 2

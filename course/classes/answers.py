@@ -26,7 +26,7 @@ from d2lps.notebook.grading.elsewhere import Away
 from d2lps.plan import Plan
 
 LONGEST_NAME = 60  # characters of a name that the other end sends
-REFUSED = ("file", "process", "network", "out-of-memory")
+REFUSED = ("file", "process", "network", "import", "out-of-memory")
 PATH = re.compile(r"(?<![\w.…/])/(?:[^/\s'\"]+/)+([^/\s'\"]*)")  # reports do not show paths of this machine
 TENSORS = 1 << 16  # remembered at most
 
@@ -58,6 +58,7 @@ class Answers:
         self._tensors: dict[int, weakref.ref] = {}  # those that still exist
         self._counted = itertools.count(1)
         self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
+        self.attempts: list[tuple[str, str]] = []  # those of which an error may have been caught
 
     # ---- calls
 
@@ -97,7 +98,9 @@ class Answers:
                 if frame[0] == "call":
                     self._called(lane, frame, raised)
                 elif frame[0] in ("return", "raise"):
-                    _, _, value, changed, one_way_calls = frame
+                    _, _, value, changed, one_way_calls, attempts = frame
+                    attempts = [(kind, str(name)[:LONGEST_NAME]) for kind, name in attempts if kind in REFUSED[:3]]
+                    self.attempts += attempts
                     self._change(changed)
                     error = self._call_one_way(one_way_calls) if one_way_calls else None
                     if error is None and frame[0] == "return":
@@ -119,9 +122,9 @@ class Answers:
             if error is not None:
                 raise error
             answer = ["return", lane, self.write(thing(*arguments, **named))]
-        except Stopped:
-            raise
         except BaseException as error:
+            if type(error) is Stopped:  # its subclasses end the answer alone, and so go back to it
+                raise
             number = len(raised)
             raised[number] = error
             answer = ["raise", lane, [number, type(error).__name__, _builtin(type(error)), str(error)[:1000]]]
@@ -144,9 +147,9 @@ class Answers:
             arguments, named = self.read(arguments), self.read(named)
             try:
                 thing(*arguments, **named)
-            except Stopped:
-                raise
             except BaseException as error:
+                if type(error) is Stopped:
+                    raise
                 return error
         return None
 
@@ -332,6 +335,8 @@ def _put(old: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def _named(name: object, base: type, has: dict | None = None) -> object:
+    if issubclass(base, BaseExceptionGroup):  # it cannot be made without errors in it
+        base = Exception if issubclass(base, Exception) else BaseException
     kind = type(str(name)[:LONGEST_NAME] or "Error", (base,), has or {})
     return kind.__new__(kind)
 

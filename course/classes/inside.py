@@ -34,8 +34,9 @@ STACK = 4 << 20  # bytes of a lane's thread
 class Inside:
     """Serves the judge until its end of the line is closed."""
 
-    def __init__(self, line: Line):
-        self.line = line
+    def __init__(self, line: Line, attempts: list[tuple[str, str]]):
+        self.line, self._attempts = line, attempts
+        self._failed: dict[str, BaseException] = {}  # name → why the statement that binds it has failed
         self._functions: list[object] = []
         self._numbers: dict[int, int] = {}  # id of a function → its number
         self._judges_objects: dict[int, object] = {}  # number → object of the judge
@@ -80,15 +81,19 @@ class Inside:
         except Gone:
             raise
         except BaseException as error:
+            for _ in range(10):  # follow the chain of causes
+                if isinstance(error, NameError):
+                    error = self._failed.get(error.name) or self._failed.get("*", error)
             answer = ["raise", lane, self._described(error, function)]
-        self.line.say([*answer, self._changed(), self._one_way_calls()])
+        attempts, self._attempts[:] = [*self._attempts], []
+        self.line.say([*answer, self._changed(), self._one_way_calls(), attempts])
 
     # ---- requests of the judge
 
     def _load(self, cells: list, answer: str) -> object:
         """Run these statements of these cells, and return the value of the expression ``answer``."""
         names: dict[str, object] = {"__name__": "__main__", "display": lambda *_, **__: None}
-        first, flags = None, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         loop = None
         for name, source, run in cells:
             body = slices.cell(name, source).body
@@ -104,13 +109,8 @@ class Inside:
                 except Gone:
                     raise
                 except BaseException as error:
-                    first = first or error
-        try:
-            return eval(answer, names)
-        except NameError:
-            if first is not None:
-                raise first from None
-            raise
+                    self._failed |= dict.fromkeys(slices.bound(body[number]) or "*", error)
+        return eval(answer, names)
 
     def _size(self, number: int, without: list) -> int:
         return size_kept(self._functions[number], [self.read(value) for value in without])
@@ -137,7 +137,7 @@ class Inside:
                 plan = self.write((error.reason, error.step, error.values, fields))
             except Exception:  # the plan has values that cannot be sent
                 plan = None
-        return ["error", type(error).__name__, base, str(error)[:2000], line, plan, refused(error)]
+        return ["error", type(error).__name__, base, _message(error)[:2000], line, plan, refused(error)]
 
     # ---- values
 
@@ -256,11 +256,13 @@ def refused(error: BaseException | None) -> list[str] | None:
     """
     for _ in range(10):  # follow the chain of causes
         if isinstance(error, MemoryError) or (
-            isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+            isinstance(error, RuntimeError) and "can't allocate memory" in _message(error)
         ):
             return ["out-of-memory", ""]
         if getattr(error, "reason", None) == "no-course":  # the answer asked for a solution
             return ["file", "chapters"]
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return ["import", error.name]
         if isinstance(error, OSError):
             trace = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
             if isinstance(error, socket.gaierror) or error.errno == errno.ENETUNREACH:
@@ -275,6 +277,13 @@ def refused(error: BaseException | None) -> list[str] | None:
             return None
         error = error.__cause__ or error.__context__
     return None
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the error contains itself, or its class has no text
+        return ""
 
 
 class Far:

@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from course.classes import notebooks, sandbox, slices
+from course.classes import alike, notebooks, sandbox, slices
 from course.classes.answers import Answers, Far
 from course.classes.line import Gone, Line
 from course.classes.notebooks import Notebook
+from course.classes.watch import MOST
 from d2lps.messages import text
 from d2lps.notebook.grading import attempts
 from d2lps.notebook.grading.course import CHAPTERS, Texts, all_texts
@@ -58,6 +60,8 @@ class Row:
     hints_from: str = ""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    look: list[str] = field(default_factory=list)  # notes for the teacher alone
+    same: str = ""  # that of equal answers is equal
 
 
 class Nurseries:
@@ -66,7 +70,8 @@ class Nurseries:
     def __init__(self, language: str, limits: Limits, secret: list[Path]):
         secret = [path.resolve() for path in (CHAPTERS, *secret)]
         paths = [str(path) for path in sandbox.readable(secret)]
-        settings = {"language": language, "paths": paths, "memory": limits.memory, "seconds": limits.seconds}
+        self.language = language  # of the next answer's process
+        settings = {"paths": paths, "memory": limits.memory, "seconds": limits.seconds}
         path = os.pathsep.join([*(str(package.parent) for package in sandbox.PACKAGES), *filter(None, sys.path)])
         self._both = []
         for seed in random.SystemRandom().sample(range(1, 1 << 32), 2):
@@ -88,7 +93,7 @@ class Nurseries:
         """Return a line to a new process, and a socket that ends the process when it is closed. Raises OSError."""
         end, far_end = socket.socketpair()
         life, watched = socket.socketpair()
-        socket.send_fds(self._both[which][1], [b"."], [far_end.fileno(), watched.fileno()])
+        socket.send_fds(self._both[which][1], [self.language.encode()], [far_end.fileno(), watched.fileno()])
         far_end.close(), watched.close()
         return Line(end, quiet), life
 
@@ -109,6 +114,7 @@ class Running:
         self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
         self.missing: list[str] = []
         self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
+        self.attempts: list[tuple[str, str]] = []
         self.seconds, self.overtime = 0.0, False  # processor seconds; known after the end
         self._open: list[tuple[Line, socket.socket]] = []
 
@@ -141,7 +147,7 @@ class Running:
         _, _, missing, _ = line.wait(0)
         self.missing = [str(name) for name in missing]
         answers = Answers(line, lambda: self.start(1))
-        answers.refused = self.refused
+        answers.refused, answers.attempts = self.refused, self.attempts
         answers.answer = answers.ask("load", self.cells, self.expression)
         return answers
 
@@ -156,7 +162,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
         )
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
         for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
-            trial = replace(row, notes=[*row.notes], seconds=0.0)
+            trial = replace(row, notes=[*row.notes], look=[], seconds=0.0)
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
             trial.seconds += row.seconds
@@ -193,6 +199,9 @@ def _judge_one(
         row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
         row.hint = text("grade.mistake.no-function")
         return
+    with suppress(RecursionError):
+        key, row.same = alike.marks(texts, answer, notebook_cells, lesson, notebook_cells.index(cell))
+        row.look = [text(f"grade.note.{key}")] if key else []
     row.notes += [text("grade.note.command", command=command) for command in slices.not_run(cells)]
     running, gone = Running(nurseries, cells, answer, limits), None
     try:
@@ -207,6 +216,8 @@ def _judge_one(
         row.mistake, row.sentence, row.hint = verdict.mistake or "", verdict.sentence, verdict.hint
     if row.state != SOLVED and running.refused:
         gone = _refused(row, running.refused[-1], gone)
+    tried = [text(f"grade.note.refused-{kind}", name=name) for kind, name in dict.fromkeys(running.attempts[:MOST])]
+    row.notes += [note for note in tried if note not in row.notes]
     if gone:
         row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
         values = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}

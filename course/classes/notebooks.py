@@ -2,35 +2,21 @@
 
 import ast
 import json
-import os
-import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from course.book.lesson import read_cells
-from course.classes import slices
+from course.book.lesson import SPEAK, read_cells
+from course.classes import sandbox, slices
+from course.classes.handed_in import LARGEST, Note, Task, within
 from course.classes.slices import Cell
-from d2lps.notebook.grading.course import Texts, all_texts
+from d2lps.notebook.grading.course import Texts, all_texts, every_text
 from d2lps.notebook.kept import NAME
 
-LARGEST = 64 << 20  # bytes of a notebook; one with all its pictures and players has a tenth
 PREFIX = "exercise-"
-SUFFIX = ".ipynb"
-LISTED_FILES = 5  # other files named in a note
-_UNENCODABLE = re.compile("[\ud800-\udfff]")  # bytes of a name that is not UTF-8, and half characters in JSON
-HARMLESS = ("beside", "unknown-exercise")  # notes on notebooks that were graded
-
-
-@dataclass(frozen=True)
-class Note:
-    """A note on a notebook or an answer: a key under ``grade.note`` in the messages, and its values."""
-
-    key: str
-    values: dict = field(default_factory=dict)
+LARGE = 64 << 20  # bytes of a notebook that is graded without its outputs
+HARMLESS = ("beside", "unknown-exercise", "late", "large")  # notes on notebooks that were graded
 
 
 @dataclass
@@ -57,6 +43,7 @@ class Notebook:
     learner: str
     path: Path
     chapter: str = ""
+    language: str = ""  # that the notebook speaks
     cells: list[Cell] = field(default_factory=list)
     answers: list[Attempt] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -66,83 +53,25 @@ class NoNotebook(Exception):
     """The file is JSON, but no notebook."""
 
 
-def find(folder: Path, out: Path | None = None) -> list[tuple[str, Path, Path | None]]:
-    """Return (learner, notebook, the learner's folder or None) for all notebooks below a folder, sorted by name.
-
-    Each subfolder is a learner, and so is each notebook directly in ``folder``. A subfolder with other files, or with
-    none, is listed itself in the place of a notebook; so is ``folder`` if it has other files, with the learner ``""``.
-
-    Names with a leading dot and the folder ``out`` are left out. Equal names of learners are equally encoded (NFC), and
-    names that are not UTF-8 have replacement signs. Raises OSError if the folder cannot be listed.
-    """
-    if folder.is_file():
-        return [(printable(folder.stem), folder, None)]
-    tasks, has_other_files = [], False
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or (out and entry.resolve() == out.resolve()):
-            continue
-        if entry.is_dir():
-            files = [*_below(entry)]
-            books = [path for path in files if path.suffix == SUFFIX]
-            tasks += [(entry.name, path, entry) for path in books]
-            tasks += [(entry.name, entry, entry)] if books != files or not books else []
-        elif entry.suffix == SUFFIX:
-            tasks.append((entry.stem, entry, None))
-        else:
-            has_other_files = True
-    names = printable_names(learner for learner, _, _ in tasks)
-    tasks = [(unicodedata.normalize("NFC", names[learner]), path, home) for learner, path, home in tasks]
-    return [*tasks, *([("", folder, None)] if has_other_files else [])]
-
-
-def printable(name: str) -> str:
-    """Return a name with a replacement sign for each part that UTF-8 cannot write.
-
-    >>> printable("b\\udce4i.ipynb") == "b\\ufffdi.ipynb"
-    True
-    """
-    return _UNENCODABLE.sub("\ufffd", name)
-
-
-def printable_names(names: Iterable[str]) -> dict[str, str]:
-    """Return name → printable name; a number tells apart names that differ only in what cannot be printed."""
-    chosen: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        plain = printable(name)
-        taken = sum(printable(other) == plain for other in chosen)
-        chosen[name] = f"{plain} ({taken + 1})" if taken and plain != name else plain
-    return chosen
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for top, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(top, name) for name in sorted(names) if not name.startswith("."))
-
-
-def _other_files(folder: Path, home: Path | None) -> Note:
-    """Return a note on the files beside notebooks or instead of them; ``home`` is None for the folder of the class."""
-    files = [*_below(folder)] if home else [path for path in sorted(folder.iterdir()) if path.is_file()]
-    other_files = [str(path.relative_to(folder)) for path in files if path.suffix != SUFFIX and path.name[0] != "."]
-    listed = ", ".join(other_files[:LISTED_FILES]) + (", …" if len(other_files) > LISTED_FILES else "")
-    if len(other_files) < len(files) or not home:
-        return Note("beside", {"files": listed})
-    return Note("no-notebooks", {"files": listed}) if other_files else Note("empty")
-
-
-def read(learner: str, path: Path, home: Path | None) -> Notebook:
-    """Read a notebook; its faults are in its notes. ``home`` is the learner's folder, if any."""
-    book = Notebook(learner, path)
+def read(task: Task) -> Notebook:
+    """Read a notebook; its faults are in its notes."""
+    book, path, home = Notebook(task.learner, task.path), task.path, task.home
+    if task.late:
+        book.notes.append(Note("late", {"days": task.late}))
+    if task.note:
+        book.notes.append(task.note)
+        return book
     try:
-        if path.is_dir():
-            book.notes.append(_other_files(path, home))
-            return book
-        if path.stat().st_size > LARGEST:
-            book.notes.append(Note("huge", {"size": f"{path.stat().st_size >> 20} MiB"}))
-            return book
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise MemoryError
         if not path.is_file():
             raise OSError("no file")
-        cells = _code_cells(path.read_bytes())
+        with sandbox.at_most(8 * size + (1 << 28)):
+            cells = _code_cells(path.read_bytes())
+    except MemoryError:
+        book.notes.append(Note("huge", {"size": f"{size >> 20} MiB"}))
+        return book
     except OSError as error:
         book.notes.append(Note("unreadable", {"why": error.strerror or str(error)}))
         return book
@@ -152,12 +81,15 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
     except (ValueError, RecursionError):
         book.notes.append(Note("no-json"))
         return book
+    if size > LARGE:
+        book.notes.append(Note("large", {"size": f"{size >> 20} MiB"}))
     texts = all_texts()
     book.cells = [slices.cell(_name(cell, number), cell["source"]) for number, cell in enumerate(cells, 1)]
     checks = [_checked(cell.body) for cell in book.cells]
-    book.chapter = _chapter(cells, checks, texts)
+    book.chapter, book.language = _chapter(cells, checks, texts), _language(cells)
     unknown = {id for check in checks for id in check} - texts.keys()
     unknown |= {cell["id"].removeprefix(PREFIX) for cell in cells if cell["id"].startswith(PREFIX)} - texts.keys()
+    unknown -= every_text().keys()  # the teacher has not chosen these
     book.notes += [Note("unknown-exercise", {"id": id}) for id in sorted(unknown)[:9]]
     if not book.chapter:
         book.notes.append(Note("no-chapter"))
@@ -183,9 +115,15 @@ def _code_cells(data: bytes) -> list[dict]:
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
             source, outputs = cell.get("source", cell.get("input", "")), cell.get("outputs")
             source = "".join(map(str, source)) if isinstance(source, list) else str(source)
-            outputs = outputs if isinstance(outputs, list) else []
+            outputs = outputs if isinstance(outputs, list) and len(data) <= LARGE else []
             code_cells.append({"id": str(cell.get("id", "")), "source": source, "outputs": outputs})
     return code_cells
+
+
+def _language(cells: list[dict]) -> str:
+    """Return the language that the notebook chooses for d2lps; ``""`` if it chooses none."""
+    chosen = [match[3] for cell in cells for match in SPEAK.finditer(cell["source"])]
+    return chosen[-1] if chosen else ""
 
 
 def _name(cell: dict, number: int) -> str:
@@ -268,10 +206,16 @@ def untouched(texts: Texts, cell: Cell) -> bool:
 
 
 def hints(id: str, places: list[Path], outputs: list[list]) -> tuple[int | None, str]:
-    """Return the number of hints for mistakes and its source; hints for the untouched stub do not count."""
+    """Return the number of hints for mistakes and its source; hints for the untouched stub do not count.
+
+    ``places`` are folders in which hints may be kept, the last of which contains the others; links lead nowhere else.
+    """
     for folder in places:
         try:
-            counts = json.loads((folder / NAME / f"hints-{id}.json").read_text("utf-8"))
+            file = folder / NAME / f"hints-{id}.json"
+            if not within(file, places[-1]):
+                continue
+            counts = json.loads(file.read_text("utf-8"))
             return sum(count for name, count in counts.items() if name != "todo" and type(count) is int), "kept"
         except (OSError, ValueError, AttributeError):
             continue

@@ -21,6 +21,7 @@ import d2lps
 from course.classes import sandbox, walls
 from course.classes.inside import Inside
 from course.classes.line import Line
+from course.classes.watch import watch
 
 
 def main() -> None:
@@ -33,11 +34,11 @@ def main() -> None:
     requests = socket.socket(fileno=0)
     requests.send(b".")  # ready
     while True:
-        word, ends, _, _ = socket.recv_fds(requests, 1, 2)
-        if not word:
+        language, ends, _, _ = socket.recv_fds(requests, 2, 2)
+        if not language:
             return
         if not os.fork():
-            _keep(*ends, settings)
+            _keep(*ends, language.decode(), settings)
         for end in ends:
             os.close(end)
 
@@ -50,7 +51,7 @@ def warm() -> None:
     (torch.ones(2) + torch.logsumexp(torch.ones(2), 0)).tolist()
 
 
-def _keep(end: int, life: int, settings: dict) -> None:
+def _keep(end: int, life: int, language: str, settings: dict) -> None:
     """Fork the answer's process, kill it when the other end of ``life`` is closed, and send its processor seconds."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -59,7 +60,7 @@ def _keep(end: int, life: int, settings: dict) -> None:
         namespaces = sandbox.own_namespaces()
         child = os.fork()
         if not child:
-            _run_answer(end, settings, namespaces)
+            _run_answer(end, language, settings, namespaces)
         os.close(end)
         watched = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
         select.select([life, *([] if watched is None else [watched])], [], [])
@@ -71,7 +72,7 @@ def _keep(end: int, life: int, settings: dict) -> None:
         os._exit(0)
 
 
-def _run_answer(end: int, settings: dict, namespaces: set[str]) -> None:
+def _run_answer(end: int, language: str, settings: dict, namespaces: set[str]) -> None:
     try:
         with suppress(OSError, AttributeError):
             walls.die_with_parent()
@@ -83,12 +84,12 @@ def _run_answer(end: int, settings: dict, namespaces: set[str]) -> None:
         os.closerange(4, 4096)
         os.chdir("/")
         os.environ.clear()
-        d2lps.speak(settings["language"])
+        d2lps.speak(language)
         paths = [Path(path) for path in settings["paths"]]
         missing = sandbox.shut_in(paths, namespaces, settings["memory"], settings["seconds"])
         line = Line(socket.socket(fileno=line_end))
         line.say(["return", 0, missing, []])
-        Inside(line).serve()
+        Inside(line, watch([*paths, *map(Path, sandbox.DEVICES)])).serve()
     finally:
         os._exit(0)
 

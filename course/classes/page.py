@@ -2,7 +2,9 @@
 
 from html import escape
 
+from course.classes.gradebook import written
 from d2lps.messages import html_language, text
+from d2lps.notebook.grading.course import edition
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--line:#c9d1d9;--soft:#57606a;--good:#1a7f4b;--bad:#a6470a}
@@ -26,20 +28,36 @@ LOOK = "⚠"
 
 def page(report, titles: dict[str, str]) -> str:
     """Return the page of a :class:`~course.classes.report.Report`; ``titles`` maps chapters to titles."""
-    language, title = html_language(), escape(text("grade.title", folder=report.folder))
-    learners, exercises = report.learners(), report.classwide()
+    title = escape(text("grade.title", folder=report.folder))
+    learners = report.learners
     notebooks = sum(bool(book["notebook"]) for book in report.books)
     count = text("grade.count", learners=len(learners), notebooks=notebooks, day=report.day)
+    count = f"{count} · {text('site.edition', edition=edition())}"
     parts = [f"<h1>{title}</h1><p>{escape(count)}</p>"]
     parts += [f'<p class="note">{escape(text(f"grade.open.{name}"))}</p>' for name in report.missing]
     parts += [_look(report, learners)]
     parts += [f"<h2>{escape(text('grade.learners'))}</h2>", _learners(report, learners)]
     parts += [f"<h2>{escape(text('grade.exercises'))}</h2>", _exercises(report, titles)]
     parts += [f"<h2>{escape(text('grade.answers'))}</h2>"]
-    parts += [
-        _answers(number, learner, rows, learners[learner], exercises)
-        for number, (learner, rows) in enumerate(report.best().items(), 1)
+    parts += [  # a link to the inner element unfolds it
+        f"<details><summary>{escape(learner)}: {_counts(entry)}</summary>"
+        f'<div id="learner-{number}">{_answers(report, learner, "notes", "look")}</div></details>'
+        for number, (learner, entry) in enumerate(learners.items(), 1)
     ]
+    return _html(title, parts)
+
+
+def feedback(report, learner: str) -> str:
+    """Return the page for one learner, which tells nothing about others."""
+    entry, title = report.learners[learner], escape(text("grade.feedback", learner=learner))
+    counts = {"points": _sums(report, entry), "solved": _counts(entry)}
+    said = "".join(f"{escape(text(f'grade.column.{name}'))}: {count}<br>" for name, count in counts.items())
+    answers = _answers(report, learner, "notes")
+    return _html(title, [f"<h1>{title}</h1><p>{said}{report.day}</p>", answers])
+
+
+def _html(title: str, parts: list[str]) -> str:
+    language = html_language()
     return (
         f'<!DOCTYPE html><html lang="{language}"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -55,7 +73,7 @@ def _state(state: str) -> str:
 def _look(report, learners: dict[str, dict]) -> str:
     """Return a box with all notes, each after the name of its learner."""
     items = [escape(note["note"]) for note in report.notes("")]
-    for number, (learner, rows) in enumerate(report.best().items(), 1):
+    for number, (learner, rows) in enumerate(report.best.items(), 1):
         notes = [(note["notebook"], note["note"]) for note in learners[learner]["notes"]]
         notes += [(id, note) for id, row in rows.items() for note in _odd(row)]
         link = f'<a href="#learner-{number}">{escape(learner)}</a>'
@@ -66,7 +84,7 @@ def _look(report, learners: dict[str, dict]) -> str:
 
 def _odd(row: dict | None) -> list[str]:
     """Return the notes on an answer; that of a missing answer repeats its mark."""
-    return row["notes"] if row and row["state"] != "missing" else []
+    return row["notes"] + row["look"] if row and row["state"] != "missing" else []
 
 
 def _marked(notes: list) -> str:
@@ -75,8 +93,8 @@ def _marked(notes: list) -> str:
 
 
 def _learners(report, learners: dict[str, dict]) -> str:
-    ids, best, exercises = report.exercises, report.best(), report.classwide()
-    heads = [escape(text(f"grade.column.{name}")) for name in ("learner", "solved", "optional", "hints")]
+    ids, best, exercises = report.exercises, report.best, report.classwide
+    heads = [escape(text(f"grade.column.{name}")) for name in ("learner", "points", "solved", "optional", "hints")]
     for id in ids:
         optional = f" <small>{escape(text('grade.optional'))}</small>" if exercises[id]["optional"] else ""
         heads.append(f"{escape(id)}{optional}")
@@ -84,7 +102,8 @@ def _learners(report, learners: dict[str, dict]) -> str:
     rows = ""
     for number, (learner, entry) in enumerate(learners.items(), 1):
         cells = "".join(f"<td>{_short(row)}{_marked(_odd(row))}</td>" for row in (best[learner].get(id) for id in ids))
-        counts = "".join(f'<td class="n">{_of(part)}</td>' for part in (entry, entry["optional"]))
+        counts = (_sums(report, entry), _of(entry), _of(entry["optional"]))
+        counts = "".join(f'<td class="n">{count}</td>' for count in counts)
         rows += (
             f'<tr><th scope="row"><a href="#learner-{number}">{escape(learner)}</a>{_marked(entry["notes"])}</th>'
             f'{counts}<td class="n">{entry["hints"]}</td>{cells}</tr>'
@@ -95,6 +114,15 @@ def _learners(report, learners: dict[str, dict]) -> str:
         f'<p><small>{legend}</small></p><div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _sums(report, entry: dict) -> str:
+    return " / ".join(written(sum(scores.values())) for scores in (entry["scores"], report.points))
+
+
+def _counts(entry: dict) -> str:
+    optional = f", {escape(text('grade.optional'))} {_of(entry['optional'])}" if entry["optional"]["exercises"] else ""
+    return f"{_of(entry)}{optional}"
 
 
 def _of(counts: dict) -> str:
@@ -118,7 +146,7 @@ def _short(row: dict | None) -> str:
 
 def _exercises(report, titles: dict[str, str]) -> str:
     parts, before = [], None
-    for id, exercise in report.classwide().items():
+    for id, exercise in report.classwide.items():
         if exercise["chapter"] != before:
             before = exercise["chapter"]
             parts.append(f"<h3>{escape(before.partition('-')[0])} {escape(titles.get(before, ''))}</h3>")
@@ -131,25 +159,22 @@ def _exercises(report, titles: dict[str, str]) -> str:
     return "".join(parts)
 
 
-def _answers(number: int, learner: str, rows: dict[str, dict], entry: dict, exercises: dict[str, dict]) -> str:
-    items = ""
-    for id, row in rows.items():
+def _answers(report, learner: str, *odd: str) -> str:
+    """Return a learner's answers, with these kinds of notes."""
+    items, exercises, entry = "", report.classwide, report.learners[learner]
+    for id, row in report.best[learner].items():
         sentence = f"<br>{_code(row['sentence'])}" if row["sentence"] and row["state"] != "solved" else ""
         hint = f"<br><small>{_code(row['hint'])}</small>" if row["hint"] and row["state"] != "solved" else ""
         name = f" <code>{escape(row['mistake'])}</code>" if row["state"] in ("tried", "stopped") else ""
         hints = f" · {escape(text('grade.hints', count=row['hints']))}" if row["hints"] else ""
-        notes = "".join(f"<br><small>{escape(note)}</small>" for note in row["notes"])
+        notes = "".join(f"<br><small>{escape(note)}</small>" for kind in odd for note in row[kind])
         where = f" <small>{escape(row['notebook'])}</small>"
         items += f"<dt>{_heading(id, exercises[id])}{where}</dt>"
         items += f"<dd>{_state(row['state'])}{name}{hints}{sentence}{hint}{notes}</dd>"
     notes = "".join(
         f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in entry["notes"]
     )
-    optional = f", {escape(text('grade.optional'))} {_of(entry['optional'])}" if entry["optional"]["exercises"] else ""
-    return (  # a link to the inner element unfolds it
-        f"<details><summary>{escape(learner)}: {_of(entry)}{optional}</summary>"
-        f'<div id="learner-{number}">{notes}<dl>{items}</dl></div></details>'
-    )
+    return f"{notes}<dl>{items}</dl>"
 
 
 def _code(sentence: str) -> str:

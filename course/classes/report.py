@@ -1,20 +1,24 @@
-"""The report for the teacher, per learner and for the class, as CSV, JSON and HTML."""
+"""The report: for the teacher as CSV, JSON and HTML, for each learner as HTML, and the gradebook."""
 
 import csv
 import io
+import itertools
 import json
 import os
+import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 
-from course.classes.judging import SOLVED, STATES, UNTOUCHED
-from course.classes.page import page
-from d2lps.messages import said, text
-from d2lps.notebook.grading.course import CHAPTERS, all_texts, tables
+from course.classes.gradebook import plain
+from course.classes.judging import MISSING, SOLVED, STATES, UNTOUCHED
+from course.classes.page import feedback, page
+from d2lps.messages import only, said, text, unmarked
+from d2lps.notebook.grading.course import CHAPTERS, all_texts, edition, tables
 
 COLUMNS = (
     "learner", "notebook", "chapter", "exercise", "optional", "state", "mistake", "sentence", "hint", "hints",
@@ -29,7 +33,7 @@ class Report:
     ``language`` is that of all texts, ``folder`` the name of the class, and ``rows`` has one row for each exercise of
     each notebook. ``books`` has learner, notebook, chapter, notes, and whether it was graded, of each notebook; notes
     on a folder have no notebook, and on the folder of the class no learner. ``missing`` has what this machine cannot
-    refuse to answers.
+    refuse to answers, and ``points`` the exercises that count.
     """
 
     language: str
@@ -38,6 +42,7 @@ class Report:
     rows: list[dict]
     missing: list[str]
     day: str
+    points: dict[str, float]
 
     @property
     def exercises(self) -> list[str]:
@@ -45,29 +50,44 @@ class Report:
         chapters = {row["chapter"] for row in self.rows}
         return [id for id, texts in all_texts().items() if texts.folder.name in chapters]
 
+    @cached_property
     def best(self) -> dict[str, dict[str, dict]]:
-        """Return learner → exercise → the best row, and the last of equally good ones."""
+        """Return learner → exercise → the best row; of equally good ones the least late, and the last of these."""
         best_rows: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books if book["learner"]}
         for row in self.rows:
-            learner_rows = best_rows[row["learner"]]
-            before = learner_rows.get(row["exercise"])
-            if before is None or STATES.index(row["state"]) <= STATES.index(before["state"]):
-                learner_rows[row["exercise"]] = row
+            rows, id = best_rows[row["learner"]], row["exercise"]
+            rows[id] = min(row, rows.get(id, row), key=self._rank)
         return best_rows
 
+    def _rank(self, row: dict) -> tuple[int, int]:
+        return STATES.index(row["state"]), self._late[row["notebook"]]
+
+    @cached_property
+    def _late(self) -> dict[str, int]:
+        return {book["notebook"]: book["late"] for book in self.books}
+
+    @cached_property
     def learners(self) -> dict[str, dict]:
-        """Return learner → numbers of solved exercises and hints, mistakes, and notes."""
+        """Return learner → numbers of solved exercises and hints, scores, days late, mistakes, and notes.
+
+        ``scores`` lacks the exercises of chapters that were not handed in.
+        """
         summaries = {}
-        for learner, rows in self.best().items():
+        for learner, rows in self.best.items():
+            books = [book for book in self.books if book["learner"] == learner]
+            tried = [self._late[row["notebook"]] for row in rows.values() if row["state"] not in (UNTOUCHED, MISSING)]
             mistakes = Counter(row["mistake"] for row in rows.values() if row["mistake"] and row["state"] != UNTOUCHED)
             summaries[learner] = {
                 **_counted(row for row in rows.values() if not row["optional"]),
                 "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
+                "id": books[0]["id"],
+                "scores": {
+                    id: points * (rows[id]["state"] == SOLVED) for id, points in self.points.items() if id in rows
+                },
+                "late": max(tried or [book["late"] for book in books]),
                 "mistakes": dict(mistakes.most_common()),
-                "notebooks": [
-                    book["notebook"] for book in self.books if book["learner"] == learner and book["notebook"]
-                ],
+                "notebooks": [book["notebook"] for book in books if book["notebook"]],
                 "notes": self.notes(learner),
             }
         return summaries
@@ -77,11 +97,12 @@ class Report:
         books = [book for book in self.books if book["learner"] == learner]
         return [{"notebook": book["notebook"], "note": note} for book in books for note in book["notes"]]
 
+    @cached_property
     def classwide(self) -> dict[str, dict]:
         """Return exercise → number of learners per state, and how often each mistake was made."""
         summaries = {}
         for id in self.exercises:
-            rows = [rows[id] for rows in self.best().values() if id in rows]
+            rows = [rows[id] for rows in self.best.values() if id in rows]
             mistakes = Counter(row["mistake"] for row in rows if row["mistake"] and row["state"] != UNTOUCHED)
             states = Counter(row["state"] for row in rows)
             summaries[id] = {
@@ -103,9 +124,10 @@ class Report:
             "language": self.language,
             "folder": self.folder,
             "day": self.day,
+            "edition": edition(),
             "not-shut-out": self.missing,
-            "class": self.classwide(),
-            "learners": self.learners(),
+            "class": self.classwide,
+            "learners": self.learners,
             "notebooks": self.books,
             "answers": self.rows,
         }
@@ -117,7 +139,7 @@ class Report:
         lines = csv.writer(file, lineterminator="\r\n")
         lines.writerow(COLUMNS)
         for row in self.rows:
-            lines.writerow([_cell(row[name]) for name in COLUMNS])
+            lines.writerow([_cell(row[name]) for name in COLUMNS[:-1]] + [_cell(row["notes"] + row["look"])])
         listed = {row["notebook"] for row in self.rows}
         for book in self.books:
             if book["notebook"] not in listed and book["learner"]:
@@ -129,29 +151,53 @@ class Report:
         titles = {entry["slug"]: said(entry["title"].__getitem__) for entry in tables(CHAPTERS / "toc.toml")["chapter"]}
         return page(self, titles)
 
-    def write(self, out: Path) -> list[Path]:
-        """Write the three files into a folder, each completely or not at all. Raises OSError."""
-        out.mkdir(parents=True, exist_ok=True)
-        files = {"class.csv": self.as_csv(), "class.json": self.as_json(), "class.html": self.as_page()}
-        for name, content in files.items():
-            handle, temporary = tempfile.mkstemp(prefix=".", dir=out)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                    file.write(content)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, out / name)
-            finally:
-                Path(temporary).unlink(missing_ok=True)
-        return [out / name for name in files]
 
-
-def report(language: str, folder: str, results: list[dict]) -> Report:
-    """Make the report from the results of the notebooks."""
-    exercises = all_texts()
+def report(language: str, folder: str, results: list[dict], points: dict[str, float] | None = None) -> Report:
+    """Make the report from the results of the notebooks; by default each required exercise has one point."""
+    exercises, results = all_texts(), unmarked(results, language)
     rows = [row | {"optional": exercises[row["exercise"]].optional} for result in results for row in result["rows"]]
+    equal = defaultdict(set)
+    for row in rows:
+        equal[row["exercise"], row["same"]].add(row["learner"])
+    for row in rows:
+        others = equal[row["exercise"], row["same"]] - {row["learner"]} if row["same"] else ()
+        row["look"] += [text("grade.note.alike", learners=", ".join(sorted(others)))] if others else []
     missing = sorted({name for result in results for name in result["missing"]})
-    day = datetime.now().isoformat(" ", "minutes")
-    return Report(language, folder, [result["book"] for result in results], rows, missing, day)
+    day, books = datetime.now().isoformat(" ", "minutes"), [result["book"] for result in results]
+    if points is None:
+        chapters = {row["chapter"] for row in rows}
+        points = {id: 1.0 for id, one in exercises.items() if one.folder.name in chapters and not one.optional}
+    return Report(language, folder, books, rows, missing, day, points)
+
+
+def feedbacks(language: str, folder: str, results: list[dict], points: dict[str, float] | None) -> dict[str, str]:
+    """Return the files for learners: each has the language of the learner's last notebook, or else the one given."""
+    files, reports = {}, {}
+    spoken = {result["book"]["learner"]: result["book"]["language"] for result in results if result["book"]["language"]}
+    for learner in dict.fromkeys(result["book"]["learner"] for result in results if result["book"]["learner"]):
+        own = spoken.get(learner, language)
+        if own not in reports:
+            reports[own] = only(own, partial(report, own, folder, results, points))
+        plain_name = re.sub(r'[\x00-\x1f<>:"/\\|?*]|^\.', "_", learner)[:60]
+        names = (f"learners/{plain_name}{f' ({number})' if number > 1 else ''}.html" for number in itertools.count(1))
+        name = next(name for name in names if name.casefold() not in map(str.casefold, files))
+        files[name] = only(own, partial(feedback, reports[own], learner))
+    return files
+
+
+def write(out: Path, files: dict[str, str]) -> list[Path]:
+    """Write files into a folder, each completely or not at all, and return their paths. Raises OSError."""
+    for name, content in files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".", dir=out)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(content)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, out / name)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    return [out / name for name in files]
 
 
 def _counted(rows: Iterable[dict]) -> dict[str, int]:
@@ -162,7 +208,7 @@ def _counted(rows: Iterable[dict]) -> dict[str, int]:
 def summary(class_report: Report) -> str:
     """Return a line for each learner, and the notes."""
     lines = []
-    for learner, learner_summary in class_report.learners().items():
+    for learner, learner_summary in class_report.learners.items():
         values = {name: learner_summary[name] for name in ("solved", "exercises", "hints")}
         more = learner_summary["optional"]
         lines.append(text("grade.line", learner=learner, **values, more=more["solved"], of=more["exercises"]))
@@ -173,11 +219,6 @@ def summary(class_report: Report) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return a value that a spreadsheet shows and does not compute: learners choose the names of their files."""
     if isinstance(value, list):
         value = "; ".join(value)
-    if isinstance(value, bool):
-        value = int(value)
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return "'" + value
-    return "" if value is None else value
+    return plain(int(value) if isinstance(value, bool) else value)

@@ -11,20 +11,21 @@ from pathlib import Path
 
 import torch
 
-from course.classes import notebooks
+from course.classes import handed_in, notebooks
+from course.classes.handed_in import Task
 from course.classes.judging import Limits, Nurseries, judge
-from d2lps.messages import text
+from d2lps.messages import LANGUAGES, choose_all, text, text_in
+from d2lps.messages.marked import marked
 from d2lps.notebook.grading.course import all_texts
 
 SLOW_EXERCISES = 12  # exercises of a notebook that may use up their time limit
-Task = tuple[str, Path, Path | None]
 
 
 class Judging:
     """A process that judges one notebook."""
 
-    def __init__(self, task: Task, name: str, nurseries: Nurseries, limits: Limits):
-        self.task, self.shown, self.data = task, name, bytearray()
+    def __init__(self, task: Task, nurseries: Nurseries, limits: Limits):
+        self.task, self.data = task, bytearray()
         self.until = time.monotonic() + SLOW_EXERCISES * limits.in_all
         self.end, write = os.pipe()
         self.process = os.fork()
@@ -32,7 +33,8 @@ class Judging:
             try:
                 os.close(self.end)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
-                data = json.dumps(_judged(task, name, nurseries, limits)).encode()
+                choose_all()  # the teacher and the learner may read different languages
+                data = json.dumps(_judged(task, nurseries, limits)).encode()
                 with os.fdopen(write, "wb") as file:
                     file.write(data)
             finally:
@@ -49,20 +51,25 @@ class Judging:
         os.waitpid(self.process, 0)
         try:
             result = json.loads(self.data)  # a cell may have any text, and so may an answer's error
-            return json.loads(notebooks.printable(json.dumps(result, ensure_ascii=False)))
+            return json.loads(handed_in.printable(json.dumps(result, ensure_ascii=False)))
         except ValueError:
-            learner, path, _ = self.task
-            book = {"learner": learner, "notebook": self.shown, "chapter": "", "graded": False}
-            return {"book": book | {"notes": [text("grade.note.no-verdict")]}, "rows": [], "missing": []}
+            note = marked([text_in(language, "grade.note.no-verdict") for language in LANGUAGES])
+            return {"book": _about(self.task, [note]), "rows": [], "missing": []}
 
 
-def _judged(task: Task, name: str, nurseries: Nurseries, limits: Limits) -> dict:
-    book = notebooks.read(*task)
-    rows, missing = judge(book, nurseries, limits, name)
+def _judged(task: Task, nurseries: Nurseries, limits: Limits) -> dict:
+    book = notebooks.read(task)
+    nurseries.language = book.language or nurseries.language
+    rows, missing = judge(book, nurseries, limits, task.name)
     notes = [text(f"grade.note.{note.key}", **note.values) for note in book.notes]
     graded = all(note.key in notebooks.HARMLESS for note in book.notes)
-    about = {"learner": book.learner, "notebook": name, "chapter": book.chapter, "graded": graded, "notes": notes}
+    about = _about(task, notes) | {"chapter": book.chapter, "language": book.language, "graded": graded}
     return {"book": about, "rows": [asdict(row) for row in rows], "missing": sorted(missing)}
+
+
+def _about(task: Task, notes: list[str]) -> dict:
+    about = {"learner": task.learner, "id": task.id, "notebook": task.name, "late": task.late, "notes": notes}
+    return about | {"chapter": "", "language": "", "graded": False}
 
 
 def run(
@@ -74,21 +81,18 @@ def run(
     jobs: int,
     report_result: Callable[[dict], None],
 ) -> list[dict]:
-    """Judge the notebooks and return their results in the order of ``tasks``; ``report_result`` gets each at once."""
+    """Judge notebooks and return the results in all languages, in this order; ``report_result`` gets each at once."""
     torch.set_num_threads(1)
     for texts in all_texts().values():  # import the judges once for all processes
         texts.exercise()
     nurseries, waiting, results = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
     busy: dict[int, tuple[int, Judging]] = {}
-    root = folder if folder.is_dir() else folder.parent
-    names = notebooks.printable_names(str(path.relative_to(root)) for _, path, _ in tasks)
     try:
         with selectors.DefaultSelector() as selector:
             while waiting or busy:
                 while waiting and len(busy) < jobs:
                     number, task = waiting.pop(0)
-                    name = "" if task[1].is_dir() else names[str(task[1].relative_to(root))]
-                    judging = Judging(task, name, nurseries, limits)
+                    judging = Judging(task, nurseries, limits)
                     busy[judging.end] = number, judging
                     selector.register(judging.end, selectors.EVENT_READ)
                 for key, _ in selector.select(1):

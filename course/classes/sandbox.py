@@ -4,8 +4,8 @@ import os
 import resource
 import sys
 import sysconfig
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
 
@@ -64,11 +64,29 @@ def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: f
     return missing
 
 
+@contextmanager
+def at_most(memory: int) -> Iterator[None]:
+    """Raise MemoryError if this process takes more than so many further bytes within the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if used := _used():
+        allowed = [limit for limit in (used + memory, soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min(allowed), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _used() -> int:
+    """Return the bytes of address space that this process has; 0 if this machine does not tell."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
 def _limit(memory: int, seconds: float) -> None:
     """Limit further memory in bytes, and processor seconds; allow no written files and no core dumps."""
-    used = 0
-    with suppress(OSError):
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    used = _used()
     processor_seconds = ceil(seconds)
     limits = {
         resource.RLIMIT_AS: (used + memory, used + memory),

@@ -9,11 +9,14 @@ an object with behavior of its own. Each process adds the kinds that only it can
 
 import json
 from collections.abc import Callable
+from dataclasses import astuple
 from fractions import Fraction
 
 import torch
 
 from d2lps.plan import Plan, Send, Update
+from d2lps.scaling import Transformer
+from d2lps.schedule import Collective, Task
 
 DTYPES = {
     name: getattr(torch, name)
@@ -22,6 +25,8 @@ DTYPES = {
 ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 DECODE = json.JSONDecoder().decode
 PLAIN = (str, int, float, bool, type(None))
+ACTS = {"send": Send, "update": Update, "task": Task, "collective": Collective}
+NAMES = {kind: name for name, kind in ACTS.items()}
 
 
 class Unreadable(ValueError):
@@ -58,10 +63,10 @@ def written(value: object, write_other: Callable[[object], list] | None = None) 
         return ["f", value.numerator, value.denominator]
     if isinstance(value, bytes | bytearray | memoryview):
         return ["b", bytes(value).decode("latin-1")]
-    if isinstance(value, Send):
-        return ["send", *[written(item, write_other) for item in value]]
-    if isinstance(value, Update):
-        return ["update", *[written(item, write_other) for item in value]]
+    if kind in NAMES:
+        return [NAMES[kind], *[written(item, write_other) for item in value]]
+    if kind is Transformer:
+        return ["model", *[written(item, write_other) for item in astuple(value)]]
     if isinstance(value, Plan):
         return ["plan", *[written(item, write_other) for item in plan_fields(value)]]
     if isinstance(value, str | bool | int | float):  # of a subclass
@@ -117,23 +122,23 @@ READERS = {
     "f": lambda rest: Fraction(*rest),
     "c": lambda rest: complex(*rest),
     "b": lambda rest: rest[0].encode("latin-1"),
-    "send": lambda rest: Send(*rest),
-    "update": lambda rest: Update(*rest),
     "plan": lambda rest: Plan(*rest),
+    "model": lambda rest: Transformer(*rest),
+    **{name: lambda rest, kind=kind: kind(*rest) for name, kind in ACTS.items()},
 }
 
 
 def numbers(tensor: torch.Tensor) -> list:
-    """Return dtype, shape and numbers of a tensor for JSON. Raises TypeError for another dtype."""
+    """Return dtype, shape, numbers and need of a gradient of a tensor for JSON. Raises TypeError for other dtypes."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise TypeError(f"a tensor of {dtype}")
     plain = tensor.detach().to_dense().cpu() if tensor.layout != torch.strided else tensor.detach().cpu()
-    return [dtype, list(plain.shape), plain.flatten().tolist()]
+    return [dtype, list(plain.shape), plain.flatten().tolist(), tensor.requires_grad]
 
 
-def tensor(dtype: str, shape: list, values: list) -> torch.Tensor:
+def tensor(dtype: str, shape: list, values: list, learns: bool = False) -> torch.Tensor:
     """Return the tensor of these numbers."""
     if not all(isinstance(number, int | float) for number in values):
         raise Unreadable("no numbers")
-    return torch.tensor(values, dtype=DTYPES[dtype]).reshape(shape)
+    return torch.tensor(values, dtype=DTYPES[dtype]).reshape(shape).requires_grad_(learns is True)

@@ -26,13 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build_command = commands.add_parser("build", help="execute the chapters that have changed, and write the site")
     build_command.add_argument("--out", type=Path, help=f"the folder of the site (default: {OUT}/)")
     build_command.add_argument("--no-pdf", action="store_true", help="make no PDFs; they need a Chromium")
+    build_command.add_argument("--no-solutions", action="store_true", help="leave out solutions and last hints")
     serve_command = commands.add_parser("serve", help="serve the built site on this machine")
     serve_command.add_argument("--port", type=int, default=8000, help="the port (default: 8000)")
     record_command = commands.add_parser("record", help="run a chapter and keep what not every machine can run")
     record_command.add_argument("chapter", help="as 04 or 04-key-value-store")
     chosen = parser.parse_args(arguments)
     try:
-        book = Book(chosen.root)
+        book = Book(chosen.root, solutions=not getattr(chosen, "no_solutions", False))
         if chosen.command == "build":
             where, pdf = chosen.out or book.root / OUT, not chosen.no_pdf
             name = made_of(book, pdf)

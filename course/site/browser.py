@@ -14,7 +14,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import d2lps
-from course.book.library import Book, Chapter, write
+from course import handout
+from course.book.library import Book, Chapter, digest, write
 from course.site import pyodide, runs
 from course.site.exercises import solved
 from course.site.trial import runnable
@@ -25,7 +26,6 @@ STATIC = "_static"
 PYTHON = f"{STATIC}/python"  # the folder of Python in the site
 WORDS = ("try", "run", "stop", "again", "close", "loading", "running", "stopped", "from-file", "edit", "late", "failed")
 TABLES = (".py", ".toml", ".md", ".css", ".js", ".json")  # files of the package and of chapters that Python reads
-WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in the archive, so that equal contents are equal archives
 ALONE = "01-data-parallelism"  # the chapter that is also one file, d2lps-try-en.html
 
 
@@ -34,7 +34,7 @@ def tried(book: Book, chapter: Chapter, folder: Path, say: Callable[[str], None]
 
     The result is kept in ``folder`` until the chapter's code or the package changes.
     """
-    path = folder / f"tried-{runs.name(book, chapter.slug)}.json"
+    path = folder / f"tried-{runs.name(book, chapter.slug)}-{digest(chapter.lesson)}.json"
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def _archive(book: Book) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in sorted(_packed(book)):
-            archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, handout.WHEN), content, zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
@@ -89,11 +89,10 @@ def _packed(book: Book) -> Iterator[tuple[str, bytes]]:
     for path in package.rglob("*"):
         if path.suffix in TABLES and path.is_file():
             yield f"d2lps/{path.relative_to(package).as_posix()}", path.read_bytes()
-    yield "chapters/toc.toml", (book.chapters / "toc.toml").read_bytes()
+    yield "chapters/toc.toml", handout.contents(book).encode()
     for slug in book.contents:
-        for path in book.folder(slug).iterdir():
-            if path.suffix in (".py", ".toml") and path.is_file():
-                yield f"chapters/{slug}/{path.name}", path.read_bytes()
+        for name, text in handout.code_of(book, slug):
+            yield f"chapters/{slug}/{name}", text.encode()
     for file in distribution("networkx").files or ():
         if file.suffix == ".py" and "tests" not in file.parts and file.parts[0] == "networkx":
             yield file.as_posix(), file.read_binary()
@@ -108,18 +107,12 @@ def packed(files: dict[str, bytes]) -> str:
 def alone(page: str, site: Path, folder: str, script: str, python: str) -> str:
     """Return a page of a chapter as one file: it asks for nothing, neither from the network nor from other files.
 
-    Parameters
-    ----------
-    page : str
-        The framed page.
-    site : Path
-        The folder of the site, in which style sheets, scripts and pictures lie already.
-    folder : str
-        The folder of the page in the site.
-    script : str
-        The code of the cells, of :func:`cells`.
-    python : str
-        Python's files, of :func:`packed`.
+    Args:
+        page: The framed page.
+        site: The folder of the site, in which style sheets, scripts and pictures lie already.
+        folder: The folder of the page in the site.
+        script: The code of the cells, of :func:`cells`.
+        python: Python's files, of :func:`packed`.
     """
 
     def content(address: str) -> bytes:

@@ -80,7 +80,9 @@ def build(
 
 
 def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
-    """Raise BookError if a notebook differs from a new build of its chapter."""
+    """Raise BookError if a notebook differs from a new build of its chapter; of a choice the notebooks are others."""
+    if book.is_chosen:
+        return
     for slug, chapter in chapters.items():
         for path, expected in stills.texts(book, chapter, draw=None).items():
             if not path.is_file() or path.read_text("utf-8") != expected:
@@ -126,6 +128,8 @@ def _write_shared(book: Book, root: Path) -> None:
     for slug, picture in front.thumbnails(book).items():
         (root / front.THUMBNAILS / f"{slug}.svg").write_text(picture, "utf-8")
     (root / ".nojekyll").touch()  # GitHub would leave out _static
+    if domain := downloads.domain(book):
+        (root / "CNAME").write_text(f"{domain}\n", "utf-8")  # GitHub keeps a domain of one's own in this file
 
 
 def _write_pages(
@@ -155,11 +159,28 @@ def _write_pages(
         entries = [entry for page in pages for entry in page.entries]
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)
+    if book.is_chosen:
+        _unlink_left_out(book, texts)
     texts |= downloads.notebooks(book)
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
+
+
+def _unlink_left_out(book: Book, texts: dict[str, str]) -> None:
+    """Make links to chapters that are not chosen, and to sources that only these cite, plain text."""
+    left_out = {f"{path.name}.html" for path in book.chapters.iterdir() if path.name not in book.contents}
+    sources = set(re.findall(r'<dt id="([^"]+)"', texts[f"{IN_ENGLISH}/references.html"]))
+
+    def linked(match: re.Match) -> str:
+        page, _, part = match[1].partition("#")
+        lost = page in left_out or (page == "references.html" and part and part not in sources)
+        return match[2] if lost else match[0]
+
+    for name, text in texts.items():
+        if name.endswith(".html"):
+            texts[name] = re.sub(r'(?s)<a [^>]*?href="([^"]*)"[^>]*>(.*?)</a>', linked, text)
 
 
 def _swap(new: Path, out: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import course
 import d2lps
 from course.book.library import Book, digest, write
+from d2lps.notebook.grading.course import edition
 
 NOTE = "build/site.json"
 FILES = ("requirements.lock", "pyproject.toml")
@@ -22,7 +23,8 @@ def made_of(book: Book, pdf: bool) -> str:
     files = [path for folder in (*packages, book.chapters, book.root / "img") for path in sorted(folder.rglob("*"))]
     files += [book.root / name for name in FILES]
     read = (path for path in files if path.is_file() and not set(path.parts) & GENERATED)
-    return digest("\n".join([sys.version, f"{pdf}", *(f"{path} {digest(path.read_bytes())}" for path in read)]))
+    chosen = f"{pdf} {book.solutions} {[*book.contents]} {book.chosen_exercises} {edition()}"
+    return digest("\n".join([sys.version, chosen, *(f"{path} {digest(path.read_bytes())}" for path in read)]))
 
 
 def is_current(book: Book, site: Path, name: str) -> bool:

@@ -1,10 +1,11 @@
-"""Docstrings as HTML: reStructuredText with NumPy's sections, in the few elements that docstrings here use.
+"""Docstrings as HTML: Google's sections, which griffe finds, around reStructuredText, which docutils reads.
 
-Docutils reads them. An element that it cannot read, or that this module does not write, is an error.
+A section or an element that this module does not write is an error.
 """
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -17,13 +18,15 @@ from docutils.parsers.rst import Parser, roles
 from docutils.readers.standalone import Reader
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from griffe import Docstring as Source
+from griffe import DocstringSection, DocstringSectionKind
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonConsoleLexer
 
-# In these sections each line at the margin is a name, a type or both, with an indented description below.
-LISTS = ("Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns")
-SECTIONS = (*LISTS, "Examples", "Notes", "References", "See Also")
+KIND = DocstringSectionKind
+PARAMETERS = (KIND.parameters, KIND.attributes)
+RESULTS = (KIND.returns, KIND.yields, KIND.raises)
 ROLES = ("attr", "class", "data", "exc", "func", "meth", "mod")
 SETTINGS = {
     "_disable_config": True,
@@ -54,16 +57,12 @@ TAGS = {
 THROUGH = (nodes.document, nodes.section, nodes.definition_list_item, nodes.tgroup)
 LEFT_OUT = (nodes.comment, nodes.colspec)
 LITERAL = re.compile(r"``(.+?)``")
+SECTIONS = "Args, Attributes, Returns, Yields, Raises and Example"
 WORD = re.compile(r"\b[A-Za-z_][\w.]*\b")
-TERM = "term-{}-of-the-list"  # a placeholder for the line while docutils reads the rest
 
 
 class DocstringError(Exception):
-    """An error in a docstring, and its line, counted from 1."""
-
-    def __init__(self, sentence: str, line: int):
-        super().__init__(sentence)
-        self.line = line
+    """An error in a docstring."""
 
 
 @dataclass(frozen=True)
@@ -83,69 +82,61 @@ for _name in ROLES:
     roles.register_local_role(_name, _role)
 
 
-def sections(doc: str) -> dict[str, list[tuple[int, str]]]:
-    """Return title → numbered lines at the margin of that section; "" has those before the first section."""
-    parts: dict[str, list[tuple[int, str]]] = {"": []}
-    lines = doc.split("\n")
-    title = ""
-    for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True), 1):
-        if re.fullmatch(r"-{3,}", line) and number > 1 and lines[number - 2] == title:
-            continue
-        if line[:1].strip() and re.fullmatch(r"-{3,}", below):
-            if line not in SECTIONS:
-                raise DocstringError(f"has the section {line!r}; known are {', '.join(SECTIONS)}", number)
-            if len(line) != len(below):
-                raise DocstringError(f"has the section {line!r} with a line below that is not as long", number)
-            if line in parts:
-                raise DocstringError(f"has the section {line!r} twice", number)
-            title = line
-            parts[title] = []
-        elif line[:1].strip():
-            parts[title].append((number, line))
-    return parts
+class _Refusing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise DocstringError(f"cannot be read: {record.getMessage()}")
+
+
+logging.getLogger("griffe").addHandler(_Refusing(logging.WARNING))  # griffe only warns of lines that it leaves out
+
+
+def sections(doc: str) -> list[DocstringSection]:
+    # griffe takes the least indentation after the first line away, which is part of a clean docstring.
+    return Source(f"\n{doc}").parse("google", warn_unknown_params=False, warn_missing_types=False)
+
+
+def items(section: DocstringSection) -> Iterator[tuple[str, str, str]]:
+    """Yield name or "", type or "", and description. Names that share one, ``a, b (int): …``, are one item."""
+    for item in section.value:
+        name, kind = getattr(item, "name", ""), str(item.annotation or "")
+        if name.endswith(","):  # griffe takes the other names for the type
+            others, _, kind = kind.partition(" (")
+            name = f"{name} {others}"
+        kind += ")" * (kind.count("(") - kind.count(")"))  # griffe strips one too many of ``(list of (int, int))``
+        yield name, kind, item.description.strip()
 
 
 def names(doc: str) -> set[str]:
     """Return the names of parameters and attributes."""
-    parts = sections(doc)
-    lines = [line for title in ("Parameters", "Attributes") for _, line in parts.get(title, ())]
-    return {name.lstrip("*") for line in lines for name in line.partition(" : ")[0].split(", ")}
+    listed = [name for section in sections(doc) if section.kind in PARAMETERS for name, _, _ in items(section)]
+    return {name.lstrip("*") for line in listed for name in line.split(", ")}
 
 
-def types(doc: str) -> set[str]:
-    """Return the words in the types of returned values and errors."""
-    parts = sections(doc)
-    lines = [line for title in ("Returns", "Yields", "Raises") for _, line in parts.get(title, ())]
-    return {word for line in lines for word in WORD.findall(line.partition(" : ")[2] or line)}
+def types(doc: str, returned: str = "") -> set[str]:
+    """Return the words in the types of returned values and errors; ``returned`` is what the signature says."""
+    listed = [kind or returned for section in sections(doc) if section.kind in RESULTS for _, kind, _ in items(section)]
+    return {word for kind in listed for word in WORD.findall(kind)}
 
 
-def read(doc: str, link: Callable[[str, str], str | None], level: int = 4) -> Docstring:
+def read(
+    doc: str, link: Callable[[str, str], str | None], level: int = 4, annotations: Mapping[str, str] | None = None
+) -> Docstring:
     """Return a docstring, as ``inspect.getdoc`` gives it, as HTML whose section headings have this level.
 
     ``link`` takes a name and a role and returns the address of the object, or None if it has none; it raises
     LookupError if there is no such object. The role is one of ``ROLES``, ``"literal"`` for a name in back quotes, or
-    ``"type"`` for a word in a type.
+    ``"type"`` for a word in a type. ``annotations`` has the types of the signature, by parameter and ``"return"``, for
+    what the docstring gives no type.
 
     Raises DocstringError for an unknown section or element, and for a name without a description.
     """
-    lines = doc.split("\n")
-    parts = sections(doc)
-    terms = [term for title in LISTS for term in parts.get(title, ())]
-    for number, line in terms:
-        if not lines[number : number + 1] or not lines[number].startswith(" "):
-            raise DocstringError(f"says nothing of {line!r}: indent it below", number)
-    replaced = {number: TERM.format(i) for i, (number, _) in enumerate(terms)}
-    source = "\n".join(replaced.get(number, line) for number, line in enumerate(lines, 1))
-    document = publish_doctree(source, settings=copy(_settings()))
-    for message in document.findall(nodes.system_message):
-        if message["level"] >= SETTINGS["report_level"]:
-            message_text = message.astext().partition(") ")[2].split("\n")[0]
-            raise DocstringError(f"cannot be read: {message_text.rstrip('.')}", message.get("line", 1))
-    titles = {TERM.format(i): title for title in LISTS for i, term in enumerate(terms) if term in parts.get(title, ())}
-    named = {TERM.format(i): line for i, (_, line) in enumerate(terms)}
-    writer = _Writer(link, level, {term: (line, titles[term]) for term, line in named.items()})
-    first = next((paragraph.astext() for paragraph in document.findall(nodes.paragraph)), "").replace("\n", " ")
-    return Docstring(re.split(r"(?<=[.:])\s", first)[0], writer.html(document), writer.text(document))
+    writer = _Writer(link, level, annotations or {})
+    html, texts = "", []
+    for section in sections(doc):
+        part, text = writer.section(section)
+        html += part
+        texts.append(text)
+    return Docstring(re.split(r"(?<=[.:])\s", writer.first)[0], html, " ".join(filter(None, texts)))
 
 
 @cache  # reading the settings takes as long as reading a docstring
@@ -157,25 +148,67 @@ def _settings() -> Values:
 
 @dataclass
 class _Writer:
-    """Writes HTML; ``terms`` maps the placeholder of a line of a list to the line and its section."""
+    """Writes HTML; ``first`` becomes the first paragraph without markup."""
 
     link: Callable[[str, str], str | None]
     level: int
-    terms: dict[str, tuple[str, str]]
+    annotations: Mapping[str, str]
+    first: str = ""
+
+    def section(self, section: DocstringSection) -> tuple[str, str]:
+        """Return HTML, and the text for the search index: paragraphs and names, without code and titles of sections."""
+        if section.kind is KIND.text:
+            return self.prose(section.value)
+        if section.kind is KIND.admonition and section.title == "Example":
+            html, text = self.prose(section.value.description)
+            return f"<h{self.level}>Example</h{self.level}>\n{html}", text
+        if section.kind not in (*PARAMETERS, *RESULTS):
+            raise DocstringError(f"has the section {section.title or section.kind.value!r}; known are {SECTIONS}")
+        html, texts = "", []
+        for name, kind, description in items(section):
+            if not description:
+                raise DocstringError(f"says nothing of {name or kind!r}: describe it after the colon")
+            described, text = self.prose(description)
+            if described.count("<p>") == 1 and re.fullmatch("<p>.*</p>\n", described, re.S):
+                described = described[3:-5]
+            term = self.term(name, kind or self.annotation(name, section.kind))
+            html += f"<dt>{term}</dt>" * bool(term) + f"<dd>{described}</dd>\n"
+            texts.append(f"{name or kind} {text}".strip())
+        title = section.kind.value.capitalize()
+        return f"<h{self.level}>{title}</h{self.level}>\n<dl>{html}</dl>\n", " ".join(texts)
+
+    def prose(self, source: str) -> tuple[str, str]:
+        """Return a part of the docstring as HTML, and as text without markup and code."""
+        document = publish_doctree(source, settings=copy(_settings()))
+        for message in document.findall(nodes.system_message):
+            if message["level"] >= SETTINGS["report_level"]:
+                problem = message.astext().partition(") ")[2].split("\n")[0]
+                raise DocstringError(f"cannot be read: {problem.rstrip('.')}")
+        paragraphs = document.findall(lambda node: isinstance(node, nodes.paragraph | nodes.term))
+        texts = [node.astext().replace("\n", " ") for node in paragraphs]
+        self.first = self.first or next(iter(texts), "")
+        return self.html(document), " ".join(texts)
+
+    def annotation(self, name: str, section: DocstringSectionKind) -> str:
+        """Return the type in the signature; a named value that is returned beside others has none."""
+        if section in PARAMETERS:
+            return next(filter(None, (self.annotations.get(each.lstrip("*")) for each in name.split(", "))), "")
+        return "" if name else self.annotations.get("return", "")
+
+    def term(self, name: str, kind: str) -> str:
+        """Return the line above a description: ``a, b int``, or only ``int`` for a returned value or an error."""
+        shown = ", ".join(f"<code>{escape(part, quote=False)}</code>" for part in name.split(", ") if part)
+        return f"{shown} {self.type(kind)}".strip() if kind else shown
 
     def html(self, node: nodes.Node) -> str:
         match node:
             case nodes.Text():
                 return escape(node.astext(), quote=False)
-            case nodes.title():
-                return f"<h{self.level}>{self.inside(node)}</h{self.level}>\n"
             case nodes.literal():
                 try:
                     return self.literal(node.astext(), node.get("role", "literal"))
                 except LookupError as error:
-                    raise DocstringError(str(error), _line(node)) from error
-            case nodes.term() if node.astext() in self.terms:
-                return f"<dt>{self.named(*self.terms[node.astext()])}</dt>"
+                    raise DocstringError(str(error)) from error
             case nodes.list_item() | nodes.definition() if len(node) == 1 and isinstance(node[0], nodes.paragraph):
                 tag = TAGS[type(node)]
                 return f"<{tag}>{self.inside(node[0])}</{tag}>\n"
@@ -191,7 +224,7 @@ class _Writer:
                 try:
                     return tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block))
                 except MathError as error:
-                    raise DocstringError(f"has a formula that cannot be read: {error}", _line(node)) from error
+                    raise DocstringError(f"has a formula that cannot be read: {error}") from error
             case nodes.reference() if node.get("refuri"):
                 return f'<a href="{escape(node["refuri"])}">{self.inside(node)}</a>'
         if isinstance(node, LEFT_OUT):
@@ -199,7 +232,7 @@ class _Writer:
         if isinstance(node, THROUGH):
             return self.inside(node)
         if type(node) not in TAGS:
-            raise DocstringError(f"has a {type(node).__name__}, which the reference does not show", _line(node))
+            raise DocstringError(f"has a {type(node).__name__}, which the reference does not show")
         tag = TAGS[type(node)]
         end = "" if isinstance(node, nodes.Inline) else "\n"
         return f"<{tag}>{self.inside(node)}</{tag}>{end}"
@@ -210,14 +243,6 @@ class _Writer:
     def literal(self, text: str, role: str) -> str:
         label = text.rpartition(".")[2] if text.startswith("~") else text
         return _anchor(self.link(text.lstrip("~"), role), f"<code>{escape(label, quote=False)}</code>")
-
-    def named(self, line: str, title: str) -> str:
-        """Return a line of a list: ``a, b : int``, or only ``int`` for a returned value or an error."""
-        name, colon, kind = line.partition(" : ")
-        if not colon and title not in ("Parameters", "Attributes"):
-            name, kind = "", line
-        names = ", ".join(f"<code>{escape(part, quote=False)}</code>" for part in name.split(", ") if part)
-        return f"{names} {self.type(kind)}".strip() if kind else names
 
     def type(self, kind: str) -> str:
         pieces = []
@@ -233,13 +258,9 @@ class _Writer:
             pieces.append(escape(part[at:], quote=False))
         return f'<span class="type">{"".join(pieces)}</span>'
 
-    def text(self, node: nodes.Node) -> str:
-        """Return the text for the search index: paragraphs and names, without code and titles of sections."""
-        texts = []
-        for paragraph in node.findall(lambda n: isinstance(n, nodes.paragraph | nodes.term)):
-            content = paragraph.astext()
-            texts.append(self.terms[content][0] if content in self.terms else content.replace("\n", " "))
-        return " ".join(texts)
+
+def _is_text(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.paragraph | nodes.term)
 
 
 def _anchor(address: str | None, html: str) -> str:
@@ -249,9 +270,3 @@ def _anchor(address: str | None, html: str) -> str:
 def _code(html: str) -> str:
     """Return code as on all pages: the keyboard can reach it, to scroll it sideways."""
     return f'<pre class="code" tabindex="0"><code>{html}</code></pre>\n'
-
-
-def _line(node: nodes.Node) -> int:
-    while node.line is None and node.parent is not None:
-        node = node.parent
-    return node.line or 1

@@ -4,9 +4,11 @@ import base64
 import html
 import re
 import tomllib
+from urllib.parse import urlsplit
 
 import nbformat
 
+from course.book import stills
 from course.book.library import Book
 from course.book.notebook import dumps
 from course.site import browser, pyodide
@@ -20,9 +22,18 @@ _CHAPTER = re.compile(r"\]\(\.\./([\w-]+)/\w\w\.ipynb\)")
 
 def repository(book: Book) -> str:
     """Return the address of the sources from pyproject.toml, or an empty text if it has none."""
+    return _urls(book).get("Repository", "").rstrip("/")
+
+
+def domain(book: Book) -> str:
+    """Return the domain of the site from the Homepage in pyproject.toml; empty if it is one of GitHub, or missing."""
+    host = urlsplit(_urls(book).get("Homepage", "")).hostname or ""
+    return "" if host.endswith(("github.io", "github.com")) else host
+
+
+def _urls(book: Book) -> dict[str, str]:
     file = book.root / "pyproject.toml"
-    project = tomllib.loads(file.read_text("utf-8"))["project"] if file.is_file() else {}
-    return project.get("urls", {}).get("Repository", "").rstrip("/")
+    return tomllib.loads(file.read_text("utf-8"))["project"].get("urls", {}) if file.is_file() else {}
 
 
 def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str]]:
@@ -47,8 +58,9 @@ def notebooks(book: Book) -> dict[str, str]:
     """Return path in the site → text of the notebook, for every chapter in every language."""
     texts, address = {}, repository(book)
     for slug in book.contents:
+        made = stills.texts(book, book.chapter(slug), draw=None)
         for language in LANGUAGES:
-            source = nbformat.read(book.folder(slug) / f"{language}.ipynb", as_version=4)
+            source = nbformat.reads(made[book.folder(slug) / f"{language}.ipynb"], as_version=4)
             texts[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source, language))
             if address:
                 texts[f"{language}/colab/{slug}.ipynb"] = dumps(for_colab(source, address, slug, language))

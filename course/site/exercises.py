@@ -25,7 +25,7 @@ def opened(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
 
 
 def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> list[tuple[str, str]]:
-    """Return name and HTML of each hint and the solution; raise BookError if the chapter does not have them."""
+    """Return name and HTML of each hint and the solution, if the book has them; raise BookError if it lacks one."""
     exercise_texts = chapter.exercises.get(exercise)
     if exercise_texts is None:
         raise BookError(f"{chapter.slug}/exercises.toml has no exercise {exercise!r}; write it")
@@ -34,7 +34,9 @@ def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
         (text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
         for number, hint in enumerate(hints, 1)
     ]
-    return [*parts, (text_in(language, "site.solution"), listing(solved(book, chapter, exercise)))]
+    if book.solutions:
+        parts.append((text_in(language, "site.solution"), listing(solved(book, chapter, exercise))))
+    return parts
 
 
 def solved(book: Book, chapter: Chapter, exercise: str) -> str:

@@ -53,14 +53,10 @@ class Cells:
     def run(self, source: str) -> list[dict[str, str]]:
         """Run a cell and return its outputs in order.
 
-        Parameters
-        ----------
-        source : str
-            The code; the value of a last expression is shown, as in a notebook.
+        Args:
+            source: The code; the value of a last expression is shown, as in a notebook.
 
-        Returns
-        -------
-        list of dict
+        Returns:
             Each has one key: ``"text"`` (printed), ``"html"``, or ``"error"`` (a sentence, always the last).
         """
         self._outputs, self._count = [], self._count + 1

@@ -16,6 +16,7 @@ from course.site.linked import linked
 from course.site.prose import Prose, code
 from course.site.runs import Run
 from d2lps.messages import html_language, only, text_in
+from d2lps.notebook.grading.course import edition
 
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
@@ -223,9 +224,8 @@ class Site:
     def bandwidths(self) -> Page:
         """Return the bus bandwidths of topologies, predicted and published."""
         title, lead = self.say("bandwidths"), self.say("bandwidths-lead")
-        return Page(
-            BANDWIDTHS, title, bandwidths.page(self.language), entries=[search.Entry(title, title, BANDWIDTHS, lead)]
-        )
+        body, entries = outputs.lean(bandwidths.page(self.language)), [search.Entry(title, title, BANDWIDTHS, lead)]
+        return Page(BANDWIDTHS, title, body, entries=entries, scripts=(*PLAYS, "../_static/ask.js"))
 
     def cheat_sheet(self) -> Page:
         """Return the notation, the costs and the frameworks on one page."""
@@ -358,7 +358,7 @@ class Site:
             else [],
             previous=neighbours[0] and {"href": neighbours[0].path, "title": neighbours[0].title},
             next=neighbours[1] and {"href": neighbours[1].path, "title": neighbours[1].title},
-            footer=self.say("license"),
+            footer=f"{self.say('license')} {self.say('edition', edition=edition())}.",
             w={word: self.say(word) for word in WORDS},
         )
 

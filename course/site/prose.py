@@ -23,6 +23,8 @@ _PLAIN = HtmlFormatter(nowrap=True)
 SMALL, NARROW = 520, 340  # pixels: pictures up to SMALL have larger words; NARROW is on every page
 # A mark stays on the line of the formula before it.
 _ENDS = re.compile(r'(<span class="math inline">(?:(?!</span>).)*</span>)([，。：；、）？！”,.;:)?!]+)', re.S)
+# A sentence that asks to play a run; a page without scripts hides it.
+_PLAYS = re.compile(r"((?:\s*Press play|[^.<>]*(?i:bấm) “Phát”)[^.<>]*\.|[^。<>]*按[^。<>]*播放(?:按钮|键)[^。<>]*。)")
 
 
 class Prose:
@@ -52,7 +54,7 @@ class Prose:
     def markdown(self, text: str) -> str:
         """Return any markdown of a chapter."""
         page = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
-        return _ENDS.sub(r'<span class="kept">\1\2</span>', page)
+        return _PLAYS.sub(r'<span class="plays">\1</span>', _ENDS.sub(r'<span class="kept">\1\2</span>', page))
 
     def inline(self, text: str) -> str:
         """Return a title or a caption."""

@@ -142,9 +142,9 @@ class _Public:
         for name, value in [(owner.qualname, owner.value), *self.members(owner.value)]:
             doc = inspect.getdoc(value) if _ours(value) else None
             try:
-                words = docstrings.types(doc or "")
+                words = docstrings.types(doc or "", _annotations(value).get("return", ""))
             except DocstringError as error:
-                raise _wrong(name, value, str(error), error.line) from error
+                raise _wrong(name, value, str(error)) from error
             for word in sorted(words):
                 meant = self.meant(word, value, owner.value)
                 if inspect.isclass(meant) and _ours(meant) and not meant.__name__.startswith("_"):
@@ -234,7 +234,7 @@ class _Public:
         documented = value if _ours(value) else self.home(_Named(value, [name]))
         doc = inspect.getdoc(documented)
         if not doc:
-            raise _wrong(name, value, "has no docstring", 1)
+            raise _wrong(name, value, "has no docstring")
         listed = docstrings.names(doc)
 
         def link(text: str, role: str) -> str | None:
@@ -247,9 +247,9 @@ class _Public:
             return f"#{id_of_target}" if id_of_target and meant is not value else None
 
         try:
-            read = docstrings.read(doc, link, level=4 if member else 3)
+            read = docstrings.read(doc, link, 4 if member else 3, _annotations(documented))
         except DocstringError as error:
-            raise _wrong(name, documented, str(error), error.line) from error
+            raise _wrong(name, documented, str(error)) from error
         return self.bases(value) + read.html + _values(value), read.summary, read.text
 
     def bases(self, kind: object) -> str:
@@ -364,12 +364,22 @@ def _values(kind: object) -> str:
     return f"<h3>Values</h3>\n<p>{', '.join(f'<code>{member.name} = {member.value!r}</code>' for member in kind)}</p>\n"
 
 
-def _wrong(qualname: str, value: object, problem: str, line: int) -> BookError:
-    """Return an error that names the line of a docstring in its file."""
+def _annotations(value: object) -> dict[str, str]:
+    """Return the types of parameters, of attributes of a dataclass, and of what is returned."""
+    if inspect.ismodule(value):
+        return {}
+    found = dict(inspect.get_annotations(value)) if inspect.isclass(value) else {}
+    with suppress(ValueError, TypeError):  # an error class takes what Exception takes
+        signature = inspect.signature(value if inspect.isclass(value) else _function(value))
+        found |= {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        found["return"] = signature.return_annotation
+    found = {name: kind for name, kind in found.items() if kind is not inspect.Signature.empty}
+    texts = {name: kind if isinstance(kind, str) else inspect.formatannotation(kind) for name, kind in found.items()}
+    return {name: re.sub(r"['~]|\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", kind) for name, kind in texts.items()}
+
+
+def _wrong(qualname: str, value: object, problem: str) -> BookError:
+    """Return an error that names the object and where it is."""
     source_object = _function(value)
-    file = Path(inspect.getsourcefile(source_object))
-    lines, start = inspect.getsourcelines(source_object)
-    first = (inspect.getdoc(source_object) or "").split("\n")[0]
-    quoted = next((i for i, line_text in enumerate(lines) if first and f'"""{first}' in line_text), 0)
-    where = f"{file.relative_to(HOME.parent).as_posix()}:{max(start, 1) + quoted + line - 1}"
-    return BookError(f"{where}: {qualname} {problem}; mend it there")
+    file = Path(inspect.getsourcefile(source_object)).relative_to(HOME.parent).as_posix()
+    return BookError(f"{file}:{max(inspect.getsourcelines(source_object)[1], 1)}: {qualname} {problem}; mend it there")

@@ -27,17 +27,12 @@ THERE = {"d2lps", "networkx"}  # what a browser has beside Python's own modules 
 def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> dict[str, list[str]]:
     """Return each cell that runs without PyTorch and processes, with the earlier cells that it needs.
 
-    Parameters
-    ----------
-    cells : sequence of (id, source)
-        The cells of a chapter in their order.
-    solutions : mapping of str to str
-        The id of each exercise's cell → the code of its solution: the cell counts if its judge accepts it.
+    Args:
+        cells (sequence of (id, source)): The cells of a chapter in their order.
+        solutions: The id of each exercise's cell → the code of its solution: the cell counts if its judge accepts it.
 
-    Raises
-    ------
-    BookError
-        If the trial itself ends with an error, or takes longer than 5 minutes.
+    Raises:
+        BookError: If the trial itself ends with an error, or takes longer than 5 minutes.
     """
     cells = [(id, source) for id, source in cells if id != "language"]  # the page has its language already
     command, given = [sys.executable, "-m", "course.site.trial"], json.dumps([cells, dict(solutions)])

@@ -34,33 +34,24 @@ def broadcast(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -
     its neighbor; every other node receives S. Step by step: ⌈lg n⌉(α + S/b), or (n − 2 + c)(α + S/(c·b)), which
     approaches S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; the first one has the tensor.
-    chunks : int, optional
-        The number of chunks of a chain; a tree without it.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; the first one has the tensor.
+        chunks: The number of chunks of a chain; a tree without it.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with one key, or with a key for each chunk.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names or chunks.
+    Raises:
+        PlanError: For invalid node names or chunks.
 
-    Examples
-    --------
-    >>> print(broadcast(["a", "b", "c"], chunks=2))
-    3 nodes: a b c
-    shares: g1 = g2 = 1/2
-    step 1   a→b =g1
-    step 2   b→c =g1   a→b =g2
-    step 3   b→c =g2
+    Example:
+        >>> print(broadcast(["a", "b", "c"], chunks=2))
+        3 nodes: a b c
+        shares: g1 = g2 = 1/2
+        step 1   a→b =g1
+        step 2   b→c =g1   a→b =g2
+        step 3   b→c =g2
     """
     nodes = names(nodes)
     share, steps = _down(nodes, chunks, key)
@@ -73,32 +64,23 @@ def reduce(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -> P
     Steps: ⌈lg n⌉ in the tree, n − 2 + c in a chain of c chunks. Every node but the first sends S. Step by step:
     ⌈lg n⌉(α + S/b), or (n − 2 + c)(α + S/(c·b)).
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; the first one gets the sum.
-    chunks : int, optional
-        The number of chunks of a chain; a tree without it.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; the first one gets the sum.
+        chunks: The number of chunks of a chain; a tree without it.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with one key, or with a key for each chunk.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names or chunks.
+    Raises:
+        PlanError: For invalid node names or chunks.
 
-    Examples
-    --------
-    >>> print(reduce(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g = 1
-    step 1   b→a +g
-    step 2   c→a +g
+    Example:
+        >>> print(reduce(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g = 1
+        step 1   b→a +g
+        step 2   c→a +g
     """
     nodes = names(nodes)
     share, steps = _down(nodes, chunks, key)
@@ -113,30 +95,22 @@ def scatter(nodes: Iterable[str], key: str = "g") -> Plan:
 
     Steps: ⌈lg n⌉. Node 1 sends (n−1)/n·S. Step by step, if n is a power of two: ⌈lg n⌉·α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; the first one has the tensor.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; the first one has the tensor.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with n keys of 1/n, ``g1`` … ``gn``.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(scatter(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g1 = g2 = g3 = 1/3
-    step 1   a→c =g3
-    step 2   a→b =g2
+    Example:
+        >>> print(scatter(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g1 = g2 = g3 = 1/3
+        step 1   a→c =g3
+        step 2   a→b =g2
     """
     nodes, share, steps, own = _parts(nodes, key)
     return Plan(nodes, share, steps, holds=nodes[:1], wants=own)
@@ -147,30 +121,22 @@ def gather(nodes: Iterable[str], key: str = "g") -> Plan:
 
     Steps: ⌈lg n⌉. Node 1 receives (n−1)/n·S. Step by step, if n is a power of two: ⌈lg n⌉·α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; the first one gets all parts.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; the first one gets all parts.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with n keys of 1/n, ``g1`` … ``gn``.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(gather(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g1 = g2 = g3 = 1/3
-    step 1   b→a =g2
-    step 2   c→a =g3
+    Example:
+        >>> print(gather(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g1 = g2 = g3 = 1/3
+        step 1   b→a =g2
+        step 2   c→a =g3
     """
     nodes, share, steps, own = _parts(nodes, key)
     back = [[Send(dst, src, name, "copy") for src, dst, name, _ in step] for step in reversed(steps)]
@@ -184,30 +150,22 @@ def recursive_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
 
     Steps: lg n, and no all-reduce has fewer. Every node sends and receives lg n·S. Step by step: lg n·(α + S/b).
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; their number must be 1, 2, 4, 8, …
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; their number must be 1, 2, 4, 8, …
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with one key for the whole buffer.
 
-    Raises
-    ------
-    PlanError
-        For any other number of nodes, and for invalid node names.
+    Raises:
+        PlanError: For any other number of nodes, and for invalid node names.
 
-    Examples
-    --------
-    >>> print(recursive_doubling(["a", "b", "c", "d"]))
-    4 nodes: a b c d
-    shares: g = 1
-    step 1   a→b +g   b→a +g   c→d +g   d→c +g
-    step 2   a→c +g   b→d +g   c→a +g   d→b +g
+    Example:
+        >>> print(recursive_doubling(["a", "b", "c", "d"]))
+        4 nodes: a b c d
+        shares: g = 1
+        step 1   a→b +g   b→a +g   c→d +g   d→c +g
+        step 2   a→c +g   b→d +g   c→a +g   d→b +g
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -224,30 +182,22 @@ def halving(nodes: Iterable[str], key: str = "g") -> Plan:
 
     Steps: lg n. Every node sends and receives (n−1)/n·S. Step by step: lg n·α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; their number must be 1, 2, 4, 8, …
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; their number must be 1, 2, 4, 8, …
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan after which node j has the sum of key j.
 
-    Raises
-    ------
-    PlanError
-        For any other number of nodes, and for invalid node names.
+    Raises:
+        PlanError: For any other number of nodes, and for invalid node names.
 
-    Examples
-    --------
-    >>> print(halving(["a", "b", "c", "d"]))
-    4 nodes: a b c d
-    shares: g1 = g2 = g3 = g4 = 1/4
-    step 1   a→c +g3   a→c +g4   b→d +g3   b→d +g4   c→a +g1   c→a +g2   d→b +g1   d→b +g2
-    step 2   a→b +g2   b→a +g1   c→d +g4   d→c +g3
+    Example:
+        >>> print(halving(["a", "b", "c", "d"]))
+        4 nodes: a b c d
+        shares: g1 = g2 = g3 = g4 = 1/4
+        step 1   a→c +g3   a→c +g4   b→d +g3   b→d +g4   c→a +g1   c→a +g2   d→b +g1   d→b +g2
+        step 2   a→b +g2   b→a +g1   c→d +g4   d→c +g3
     """
     whole = halving_doubling(nodes, key)
     return Plan(whole.nodes, whole.share, whole.steps[: len(whole.steps) // 2], wants=_own(whole))
@@ -258,29 +208,21 @@ def doubling(nodes: Iterable[str], key: str = "g") -> Plan:
 
     Steps: lg n. Every node sends and receives (n−1)/n·S. Step by step: lg n·α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; their number must be 1, 2, 4, 8, …
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; their number must be 1, 2, 4, 8, …
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan before which node j has key j.
 
-    Raises
-    ------
-    PlanError
-        For any other number of nodes, and for invalid node names.
+    Raises:
+        PlanError: For any other number of nodes, and for invalid node names.
 
-    Examples
-    --------
-    >>> print(doubling(["a", "b"]))
-    2 nodes: a b
-    shares: g1 = g2 = 1/2
-    step 1   a→b =g1   b→a =g2
+    Example:
+        >>> print(doubling(["a", "b"]))
+        2 nodes: a b
+        shares: g1 = g2 = 1/2
+        step 1   a→b =g1   b→a =g2
     """
     whole = halving_doubling(nodes, key)
     return Plan(whole.nodes, whole.share, whole.steps[len(whole.steps) // 2 :], holds=_own(whole))
@@ -295,35 +237,25 @@ def bruck(nodes: Iterable[str], key: str = "g") -> Plan:
 
     Steps: ⌈lg n⌉. Every node sends and receives (n−1)/n·S. Step by step: ⌈lg n⌉·α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan before which node j has key j.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    References
-    ----------
-    Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", IEEE
-    Transactions on Parallel and Distributed Systems 8, 1997.
+    Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
+    IEEE Transactions on Parallel and Distributed Systems 8, 1997.
 
-    Examples
-    --------
-    >>> print(bruck(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g1 = g2 = g3 = 1/3
-    step 1   a→c =g1   b→a =g2   c→b =g3
-    step 2   a→b =g1   b→c =g2   c→a =g3
+    Example:
+        >>> print(bruck(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g1 = g2 = g3 = 1/3
+        step 1   a→c =g1   b→a =g2   c→b =g3
+        step 2   a→b =g1   b→c =g2   c→a =g3
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -361,38 +293,28 @@ def all_to_all(
     Beyond 64 nodes keys and steps are described, not stored. Ten thousand nodes are costed in seconds if the topology
     looks the same from many of them; one slow GPU among so many takes hours.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    few_steps : bool
-        False to send each part straight to its destination, True to send it by powers of two.
-    key : str
-        The first part of the keys' names.
-    sizes : sequence of sequences of int, optional
-        ``sizes[i][j]``: the size of what node i has for node j, in any unit; all alike if left out.
+    Args:
+        nodes: Their names, in order.
+        few_steps: False to send each part straight to its destination, True to send it by powers of two.
+        key: The first part of the keys' names.
+        sizes: ``sizes[i][j]``: the size of what node i has for node j, in any unit; all alike if left out.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with the keys ``g1.1`` … ``gn.n``: key ``gi.j`` goes from node i to node j, and is 1/n of the buffer S of
-        a node, 1/n² of all bytes. With ``sizes``, there is no key for what has the size 0.
+            a node, 1/n² of all bytes. With ``sizes``, there is no key for what has the size 0.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names, and for sizes that are not n × n whole numbers or all 0.
+    Raises:
+        PlanError: For invalid node names, and for sizes that are not n × n whole numbers or all 0.
 
-    Examples
-    --------
-    >>> print(all_to_all(["a", "b"]))
-    2 nodes: a b
-    shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
-    step 1   a→b =g1.2   b→a =g2.1
-    >>> print(all_to_all(["a", "b"], sizes=[[1, 2], [0, 1]]))
-    2 nodes: a b
-    shares: g1.1 = 1/4, g1.2 = 1/2, g2.2 = 1/4
-    step 1   a→b =g1.2
+    Example:
+        >>> print(all_to_all(["a", "b"]))
+        2 nodes: a b
+        shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
+        step 1   a→b =g1.2   b→a =g2.1
+        >>> print(all_to_all(["a", "b"], sizes=[[1, 2], [0, 1]]))
+        2 nodes: a b
+        shares: g1.1 = 1/4, g1.2 = 1/2, g2.2 = 1/4
+        step 1   a→b =g1.2
     """
     nodes = names(nodes)
     n = len(nodes)

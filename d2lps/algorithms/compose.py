@@ -16,31 +16,23 @@ def together(*plans: Plan, shares: "Iterable[Fraction | int | str] | None" = Non
 
     Step i is step i of all plans. Steps: those of the longest plan. Bytes: a plan of share p moves p times its own.
 
-    Parameters
-    ----------
-    *plans : Plan
-        One or more, each with keys of its own (``key=`` of every algorithm).
-    shares : iterable of Fraction, int or str, optional
-        The part of the buffer that each plan carries, such as ``["2/3", "1/3"]``; equal if left out.
+    Args:
+        *plans: One or more, each with keys of its own (``key=`` of every algorithm).
+        shares: The part of the buffer that each plan carries, such as ``["2/3", "1/3"]``; equal if left out.
 
-    Returns
-    -------
-    Plan
+    Returns:
         Each node holds and wants the same keys as in ``plans``; nodes are in the order in which ``plans`` name them.
 
-    Raises
-    ------
-    PlanError
-        For an argument that is not a plan, a key in two plans, and shares that do not fit.
+    Raises:
+        PlanError: For an argument that is not a plan, a key in two plans, and shares that do not fit.
 
-    Examples
-    --------
-    >>> from d2lps import tree
-    >>> print(together(tree(["a", "b"]), tree(["b", "a"], key="h"), shares=["2/3", "1/3"]))
-    2 nodes: a b
-    shares: g = 2/3, h = 1/3
-    step 1   b→a +g   a→b +h
-    step 2   a→b =g   b→a =h
+    Example:
+        >>> from d2lps import tree
+        >>> print(together(tree(["a", "b"]), tree(["b", "a"], key="h"), shares=["2/3", "1/3"]))
+        2 nodes: a b
+        shares: g = 2/3, h = 1/3
+        step 1   b→a +g   a→b +h
+        step 2   a→b =g   b→a =h
     """
     for plan in plans:
         require_plan("together", plan)

@@ -40,35 +40,24 @@ class Placement:
     A server that joins k others takes 1/(k+1) of the small keys, equally from all of them, and no key moves between the
     others. The hash is SHA-256, which is the same in every process (Python's own is not).
 
-    Parameters
-    ----------
-    servers : int or iterable of int
-        The number of servers, or the numbers of the present ones.
-    large : int
-        Arrays with at least this many elements are cut into equally long ranges over all servers.
-    virtual : int
-        Places of each server on the ring. Loads differ by about 1/√virtual of their mean.
+    Args:
+        servers: The number of servers, or the numbers of the present ones.
+        large: Arrays with at least this many elements are cut into equally long ranges over all servers.
+        virtual: Places of each server on the ring. Loads differ by about 1/√virtual of their mean.
 
-    Attributes
-    ----------
-    ring : tuple of (int, int)
-        (place, server) in the order of the places, each from 0 up to 2⁶⁴.
+    Attributes:
+        ring (tuple of (int, int)): (place, server) in the order of the places, each from 0 up to 2⁶⁴.
 
-    Raises
-    ------
-    PlacementError
-        For invalid numbers.
+    Raises:
+        PlacementError: For invalid numbers.
 
-    References
-    ----------
-    Karger et al., "Consistent hashing and random trees", STOC 1997; DeCandia et al., "Dynamo", SOSP 2007.
+    Source: Karger et al., "Consistent hashing and random trees", STOC 1997; DeCandia et al., "Dynamo", SOSP 2007.
 
-    Examples
-    --------
-    >>> four, five = Placement(4), Placement(5)
-    >>> moved = [key for key in range(1000) if four.owner(key) != five.owner(key)]
-    >>> {five.owner(key) for key in moved}, len(moved)
-    ({4}, 172)
+    Example:
+        >>> four, five = Placement(4), Placement(5)
+        >>> moved = [key for key in range(1000) if four.owner(key) != five.owner(key)]
+        >>> {five.owner(key) for key in moved}, len(moved)
+        ({4}, 172)
     """
 
     def __init__(self, servers: "int | Iterable[int]", large: int = LARGE, virtual: int = VIRTUAL):

@@ -23,30 +23,22 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2(n−1). Every node sends and receives 2(n−1)/n·S, which no algorithm between the workers alone can beat, and
     sends to one neighbor only. Step by step: 2(n−1)·α + 2(n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(ring(["a", "b"]))
-    2 nodes: a b
-    shares: g1 = g2 = 1/2
-    step 1   a→b +g1   b→a +g2
-    step 2   a→b =g2   b→a =g1
+    Example:
+        >>> print(ring(["a", "b"]))
+        2 nodes: a b
+        shares: g1 = g2 = 1/2
+        step 1   a→b +g1   b→a +g2
+        step 2   a→b =g2   b→a =g1
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -73,31 +65,22 @@ def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -
     Steps: n−1, or 1 with ``direct``. Every node sends and receives (n−1)/n·S. Step by step:
     (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    direct : bool
-        True to send messages straight to their destination, False to send them around the ring.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        direct: True to send messages straight to their destination, False to send them around the ring.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan in which every node holds all keys and wants one.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(reduce_scatter(["a", "b", "c"], direct=True))
-    3 nodes: a b c
-    shares: g1 = g2 = g3 = 1/3
-    step 1   b,c→a +g1   a,c→b +g2   a,b→c +g3
+    Example:
+        >>> print(reduce_scatter(["a", "b", "c"], direct=True))
+        3 nodes: a b c
+        shares: g1 = g2 = g3 = 1/3
+        step 1   b,c→a +g1   a,c→b +g2   a,b→c +g3
     """
     whole, complete = _halves(nodes, direct, key)
     return Plan(whole.nodes, whole.share, whole.steps[: len(whole.steps) // 2], wants=complete)
@@ -112,32 +95,23 @@ def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Pl
     Steps: n−1, or 1 with ``direct``. Every node sends and receives (n−1)/n·S. Step by step:
     (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    direct : bool
-        True to send messages straight to their destination, False to send them around the ring.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        direct: True to send messages straight to their destination, False to send them around the ring.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan in which every node holds one key and wants them all.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(all_gather(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g1 = g2 = g3 = 1/3
-    step 1   a→b =g2   b→c =g3   c→a =g1
-    step 2   a→b =g1   b→c =g2   c→a =g3
+    Example:
+        >>> print(all_gather(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g1 = g2 = g3 = 1/3
+        step 1   a→b =g2   b→c =g3   c→a =g1
+        step 2   a→b =g1   b→c =g2   c→a =g3
     """
     whole, complete = _halves(nodes, direct, key)
     return Plan(whole.nodes, whole.share, whole.steps[len(whole.steps) // 2 :], holds=complete)
@@ -158,32 +132,24 @@ def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2(n−1). Nodes n−1 and n send S, the others 2·S; nodes 1 and n receive S, the others 2·S. Step by step:
     2(n−1)(α + S/b), since one message is under way at a time.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with one key for the whole buffer.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(naive_ring(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g = 1
-    step 1   a→b +g
-    step 2   b→c +g
-    step 3   c→a =g
-    step 4   a→b =g
+    Example:
+        >>> print(naive_ring(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g = 1
+        step 1   a→b +g
+        step 2   b→c +g
+        step 3   c→a =g
+        step 4   a→b =g
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -204,32 +170,24 @@ def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     the two neighbors are separate (n ≥ 3): 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port it takes as long as
     :func:`ring`, which already fills both directions of the port.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with 2n keys of 1/(2n); lazy beyond 64 nodes.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(bidirectional_ring(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g1.1 = g1.2 = g1.3 = g2.1 = g2.2 = g2.3 = 1/6
-    step 1   a→b +g1.1   b→c +g1.2   c→a +g1.3   a→c +g2.1   c→b +g2.2   b→a +g2.3
-    step 2   a→b +g1.3   b→c +g1.1   c→a +g1.2   a→c +g2.3   c→b +g2.1   b→a +g2.2
-    step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1   a→c =g2.2   c→b =g2.3   b→a =g2.1
-    step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3   a→c =g2.1   c→b =g2.2   b→a =g2.3
+    Example:
+        >>> print(bidirectional_ring(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g1.1 = g1.2 = g1.3 = g2.1 = g2.2 = g2.3 = 1/6
+        step 1   a→b +g1.1   b→c +g1.2   c→a +g1.3   a→c +g2.1   c→b +g2.2   b→a +g2.3
+        step 2   a→b +g1.3   b→c +g1.1   c→a +g1.2   a→c +g2.3   c→b +g2.1   b→a +g2.2
+        step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1   a→c =g2.2   c→b =g2.3   b→a =g2.1
+        step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3   a→c =g2.1   c→b =g2.2   b→a =g2.3
     """
     nodes = names(nodes)
     return _rings(nodes, [(nodes, 1)], both=True, key=key)
@@ -248,37 +206,28 @@ def two_rings(topology: Topology, both: bool = False, key: str = "g") -> Plan:
     Steps: 2(n−1). Every node sends and receives 2(n−1)/n·S. Step by step, for c links of b bytes/s in all rings
     together: 2(n−1)·α + 2(n−1)/n·S/(c·b), with ``both`` 2(n−1)·α + (n−1)/n·S/(c·b). On the DGX-1V c = 3.
 
-    Parameters
-    ----------
-    topology : Topology
-        The topology whose direct links form the rings.
-    both : bool
-        True to send each part in both directions.
-    key : str
-        The first part of the keys' names.
+    Args:
+        topology: The topology whose direct links form the rings.
+        both: True to send each part in both directions.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with n keys for each ring and direction.
 
-    Raises
-    ------
-    TopologyError
-        If the links form no ring, or there is too much to search.
+    Raises:
+        TopologyError: If the links form no ring, or there is too much to search.
 
-    Examples
-    --------
-    >>> from d2lps.topology import Topology, both_ways
-    >>> triangle = Topology("triangle", dict.fromkeys("abc", "gpu"),
-    ...                     [link for ends in ("ab", "bc", "ca") for link in both_ways(*ends, "18 GB/s")])
-    >>> print(two_rings(triangle))
-    3 nodes: a b c
-    shares: g1.1 = g1.2 = g1.3 = 1/3
-    step 1   a→b +g1.1   b→c +g1.2   c→a +g1.3
-    step 2   a→b +g1.3   b→c +g1.1   c→a +g1.2
-    step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1
-    step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3
+    Example:
+        >>> from d2lps.topology import Topology, both_ways
+        >>> triangle = Topology("triangle", dict.fromkeys("abc", "gpu"),
+        ...                     [link for ends in ("ab", "bc", "ca") for link in both_ways(*ends, "18 GB/s")])
+        >>> print(two_rings(triangle))
+        3 nodes: a b c
+        shares: g1.1 = g1.2 = g1.3 = 1/3
+        step 1   a→b +g1.1   b→c +g1.2   c→a +g1.3
+        step 2   a→b +g1.3   b→c +g1.1   c→a +g1.2
+        step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1
+        step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3
     """
     cycles = rings(topology)
     members = {node for cycle in cycles for node in cycle.nodes}

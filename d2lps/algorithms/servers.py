@@ -26,37 +26,26 @@ def aggregate_at(
     that both directions of the links are busy. Steps: c + 1; the same bytes; step by step
     (c + 1)·α + (c + 1)/c·(n−1)·S/b, with a separate ``root`` (c + 1)·α + (c + 1)/c·n·S/b.
 
-    Parameters
-    ----------
-    workers : iterable of str
-        The nodes that have a gradient.
-    root : str
-        The node that adds: one of the workers (GPU 0), or a separate node without a gradient (the CPU, a server).
-    chunks : int
-        The number of parts into which the gradient is cut, 1 or more.
-    update : tuple, optional
-        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which ``root`` turns each complete sum into new
-        weights, which it then sends back.
-    key : str
-        The first part of the keys' names.
+    Args:
+        workers: The nodes that have a gradient.
+        root: The node that adds: one of the workers (GPU 0), or a separate node without a gradient (the CPU, a server).
+        chunks: The number of parts into which the gradient is cut, 1 or more.
+        update: A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which ``root`` turns each complete sum into
+            new weights, which it then sends back.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with one key, or one for each chunk.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names, chunks or updates.
+    Raises:
+        PlanError: For invalid node names, chunks or updates.
 
-    Examples
-    --------
-    >>> print(aggregate_at(["gpu0", "gpu1", "gpu2"], "gpu0"))
-    3 nodes: gpu0 gpu1 gpu2
-    shares: g = 1
-    step 1   gpu1,gpu2→gpu0 +g
-    step 2   gpu0→gpu1,gpu2 =g
+    Example:
+        >>> print(aggregate_at(["gpu0", "gpu1", "gpu2"], "gpu0"))
+        3 nodes: gpu0 gpu1 gpu2
+        shares: g = 1
+        step 1   gpu1,gpu2→gpu0 +g
+        step 2   gpu0→gpu1,gpu2 =g
     """
     workers, (root,) = names(workers), names([root])
     keys = [key] if require_chunks(chunks) == 1 else [f"{key}{c}" for c in range(1, chunks + 1)]
@@ -79,38 +68,27 @@ def sharded(
     workers alone can beat; of k separate servers each receives and sends n/k·S, and a worker S. Step by step:
     2α + 2(n−1)/n·S/b, with k separate servers 2α + 2·max(1, n/k)·S/b.
 
-    Parameters
-    ----------
-    workers : iterable of str
-        The nodes that have a gradient.
-    servers : sequence of str, or mapping of str to Fraction or str, optional
-        The workers themselves (if left out), any nodes by name with equal shards, or a mapping from name to exact
-        share, such as ``{"cpu0": "2/3", "cpu1": "1/3"}``.
-    chunks : int
-        The number of parts c into which every shard is cut, which overlaps the two phases in c + 1 steps.
-    update : tuple, optional
-        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which a server turns each complete sum into new
-        weights, which it then sends back.
-    key : str
-        The first part of the keys' names.
+    Args:
+        workers: The nodes that have a gradient.
+        servers: The workers themselves (if left out), any nodes by name with equal shards, or a mapping from name to
+            exact share, such as ``{"cpu0": "2/3", "cpu1": "1/3"}``.
+        chunks: The number of parts c into which every shard is cut, which overlaps the two phases in c + 1 steps.
+        update: A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which a server turns each complete sum into
+            new weights, which it then sends back.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with a key for each server and chunk.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names, chunks or updates, and for shares that do not add up to 1.
+    Raises:
+        PlanError: For invalid node names, chunks or updates, and for shares that do not add up to 1.
 
-    Examples
-    --------
-    >>> print(sharded(["gpu0", "gpu1"]))
-    2 nodes: gpu0 gpu1
-    shares: g1 = g2 = 1/2
-    step 1   gpu1→gpu0 +g1   gpu0→gpu1 +g2
-    step 2   gpu0→gpu1 =g1   gpu1→gpu0 =g2
+    Example:
+        >>> print(sharded(["gpu0", "gpu1"]))
+        2 nodes: gpu0 gpu1
+        shares: g1 = g2 = 1/2
+        step 1   gpu1→gpu0 +g1   gpu0→gpu1 +g2
+        step 2   gpu0→gpu1 =g1   gpu1→gpu0 =g2
     """
     workers = names(workers)
     if isinstance(servers, Mapping):
@@ -141,40 +119,28 @@ def in_switch(gpus: Iterable[str], switch: str = "switch", chunks: int = 16, key
     Steps: c + 3 for c chunks. A GPU sends (n+1)/n·S and receives S, instead of 2(n−1)/n·S of each. Step by step:
     (c + 3)·α and at least (n+1)/n·S/b, which is less than 2(n−1)/n·S/b if n is 4 or more.
 
-    Parameters
-    ----------
-    gpus : iterable of str
-        The nodes that have a gradient, each with a link to the switch.
-    switch : str
-        The node that adds and copies.
-    chunks : int
-        The number of parts into which each shard is cut.
-    key : str
-        The first part of the keys' names.
+    Args:
+        gpus: The nodes that have a gradient, each with a link to the switch.
+        switch: The node that adds and copies.
+        chunks: The number of parts into which each shard is cut.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with a key for each shard and chunk.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names or chunks.
+    Raises:
+        PlanError: For invalid node names or chunks.
 
-    References
-    ----------
-    NVIDIA, "NVLink SHARP" (NVLS) in NCCL: multimem.ld_reduce and multimem.st.
+    Source: NVIDIA, "NVLink SHARP" (NVLS) in NCCL: multimem.ld_reduce and multimem.st.
 
-    Examples
-    --------
-    >>> print(in_switch(["a", "b"], chunks=1))
-    3 nodes: a b switch
-    shares: g1.1 = g2.1 = 1/2
-    step 1   a,b→switch +g1.1   a,b→switch +g2.1
-    step 2   switch→a =g1.1   switch→b =g2.1
-    step 3   a→switch =g1.1   b→switch =g2.1
-    step 4   switch→b =g1.1   switch→a =g2.1
+    Example:
+        >>> print(in_switch(["a", "b"], chunks=1))
+        3 nodes: a b switch
+        shares: g1.1 = g2.1 = 1/2
+        step 1   a,b→switch +g1.1   a,b→switch +g2.1
+        step 2   switch→a =g1.1   switch→b =g2.1
+        step 3   a→switch =g1.1   b→switch =g2.1
+        step 4   switch→b =g1.1   switch→a =g2.1
     """
     gpus, (switch,) = names(gpus), names([switch])
     n = len(gpus)

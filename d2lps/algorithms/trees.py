@@ -20,32 +20,24 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2⌈lg n⌉. Node 1 sends and receives ⌈lg n⌉·S; another node S, and S more for each node that reports to it.
     Step by step, if no link is shared: 2⌈lg n⌉(α + S/b).
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with one key for the whole buffer.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names.
+    Raises:
+        PlanError: For invalid node names.
 
-    Examples
-    --------
-    >>> print(tree(["a", "b", "c"]))
-    3 nodes: a b c
-    shares: g = 1
-    step 1   b→a +g
-    step 2   c→a +g
-    step 3   a→c =g
-    step 4   a→b =g
+    Example:
+        >>> print(tree(["a", "b", "c"]))
+        3 nodes: a b c
+        shares: g = 1
+        step 1   b→a +g
+        step 2   c→a +g
+        step 3   a→c =g
+        step 4   a→b =g
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -67,32 +59,24 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2 lg n. Every node sends and receives 2(n−1)/n·S. Step by step, if no link is shared:
     2 lg n·α + 2(n−1)/n·S/b.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order; their number must be 1, 2, 4, 8, …
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order; their number must be 1, 2, 4, 8, …
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
 
-    Raises
-    ------
-    PlanError
-        For any other number of nodes, and for invalid node names.
+    Raises:
+        PlanError: For any other number of nodes, and for invalid node names.
 
-    Examples
-    --------
-    >>> print(halving_doubling(["a", "b", "c", "d"]))
-    4 nodes: a b c d
-    shares: g1 = g2 = g3 = g4 = 1/4
-    step 1   a→c +g3   a→c +g4   b→d +g3   b→d +g4   c→a +g1   c→a +g2   d→b +g1   d→b +g2
-    step 2   a→b +g2   b→a +g1   c→d +g4   d→c +g3
-    step 3   a→b =g1   b→a =g2   c→d =g3   d→c =g4
-    step 4   a→c =g1   a→c =g2   b→d =g1   b→d =g2   c→a =g3   c→a =g4   d→b =g3   d→b =g4
+    Example:
+        >>> print(halving_doubling(["a", "b", "c", "d"]))
+        4 nodes: a b c d
+        shares: g1 = g2 = g3 = g4 = 1/4
+        step 1   a→c +g3   a→c +g4   b→d +g3   b→d +g4   c→a +g1   c→a +g2   d→b +g1   d→b +g2
+        step 2   a→b +g2   b→a +g1   c→d +g4   d→c +g3
+        step 3   a→b =g1   b→a =g2   c→d =g3   d→c =g4
+        step 4   a→c =g1   a→c =g2   b→d =g1   b→d =g2   c→a =g3   c→a =g4   d→b =g3   d→b =g4
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -134,40 +118,29 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     shared and n is neither 2 nor 4: 2(c + ⌊lg n⌋ − 1)(α + S/(c·b)), which approaches 2·S/b. For n = 2:
     2c·α + S/b; for n = 4: 2(c + 1)·α + (2c + 1)/c·S/b, because there each root has only one child.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Their names, in order.
-    chunks : int, optional
-        The best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. The default is 4⌊lg n⌋: filling and emptying
-        the trees then costs less than a quarter of 2·S/b, and the steps remain O(log n).
-    key : str
-        The first part of the keys' names.
+    Args:
+        nodes: Their names, in order.
+        chunks: The best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. The default is 4⌊lg n⌋: filling and
+            emptying the trees then costs less than a quarter of 2·S/b, and the steps remain O(log n).
+        key: The first part of the keys' names.
 
-    Returns
-    -------
-    Plan
+    Returns:
         A plan with the keys ``g1.1`` … ``g1.c`` in tree 1, ``g2.1`` … in tree 2; ``g1`` and ``g2`` with one chunk.
 
-    Raises
-    ------
-    PlanError
-        For invalid node names or chunks.
+    Raises:
+        PlanError: For invalid node names or chunks.
 
-    References
-    ----------
-    Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+    Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
     Computing 35, 2009; NCCL's double binary tree.
 
-    Examples
-    --------
-    >>> print(double_tree(["a", "b", "c"], chunks=2))
-    3 nodes: a b c
-    shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
-    step 1   a,c→b +g1.1   b,a→c +g2.1
-    step 2   a,c→b +g1.2   b,a→c +g2.2
-    step 3   b→a,c =g1.1   c→b,a =g2.1
-    step 4   b→a,c =g1.2   c→b,a =g2.2
+    Example:
+        >>> print(double_tree(["a", "b", "c"], chunks=2))
+        3 nodes: a b c
+        shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
+        step 1   a,c→b +g1.1   b,a→c +g2.1
+        step 2   a,c→b +g1.2   b,a→c +g2.2
+        step 3   b→a,c =g1.1   c→b,a =g2.1
+        step 4   b→a,c =g1.2   c→b,a =g2.2
     """
     nodes = names(nodes)
     n = len(nodes)

@@ -208,34 +208,26 @@ class Carrier:
     def ranks(self, plan: Plan) -> dict[str, int]:
         """Return node → the rank of the process that plays it.
 
-        Parameters
-        ----------
-        plan
-            the plan with these nodes.
+        Args:
+            plan: the plan with these nodes.
         """
         return dict.fromkeys(plan.nodes, 0)
 
     def playing(self, plan: Plan) -> tuple[str, ...]:
         """Return the nodes that this process plays; ``run`` needs their tensors here.
 
-        Parameters
-        ----------
-        plan
-            the plan with these nodes.
+        Args:
+            plan: the plan with these nodes.
         """
         return tuple(node for node, rank in self.ranks(plan).items() if rank == self.rank)
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
         """Return the device that each node's tensor must lie on.
 
-        Parameters
-        ----------
-        nodes
-            names, in the order of a plan.
+        Args:
+            nodes: names, in the order of a plan.
 
-        Returns
-        -------
-        mapping or None
+        Returns:
             node → device; None if every tensor may stay on its device.
         """
         return None
@@ -243,16 +235,11 @@ class Carrier:
     def buffer(self, node: str, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a new flat tensor in the memory that suits this carrier best.
 
-        Parameters
-        ----------
-        node
-            the node that gets it.
-        elements, dtype
-            its size and type.
+        Args:
+            node: the node that gets it.
+            elements, dtype: its size and type.
 
-        Returns
-        -------
-        Tensor
+        Returns:
             flat; its content is arbitrary.
         """
         places = self.place([node])
@@ -261,47 +248,36 @@ class Carrier:
     def taken(self) -> AbstractContextManager:
         """Return a context in which this thread has the carrier for itself, from compiling a plan to its trace.
 
-        Returns
-        -------
-        context manager
-            it raises on entry if another thread has the carrier and two threads cannot use it at once.
+        Returns:
+            (context manager): it raises on entry if another thread has the carrier and two threads cannot use it at
+                once.
         """
         return nullcontext()
 
     def refuse(self, error: Exception) -> None:
         """Tell the other processes, if there are any, that this one does not begin.
 
-        Parameters
-        ----------
-        error
-            the reason.
+        Args:
+            error: the reason.
         """
 
     def verify_same_run(self, program: Program) -> None:
         """Check that all processes have the same plan, size, dtype and reduction.
 
-        Parameters
-        ----------
-        program
-            the program of this process.
+        Args:
+            program: the program of this process.
 
-        Raises
-        ------
-        TensorError
-            on all processes, if they differ.
+        Raises:
+            TensorError: on all processes, if they differ.
         """
 
     def load(self, program: Program) -> Callable[[], Executed]:
         """Prepare a program, and return a function that executes it.
 
-        Parameters
-        ----------
-        program
-            the program of this process.
+        Args:
+            program: the program of this process.
 
-        Returns
-        -------
-        callable
+        Returns:
             each call executes the program once and returns the times of its acts.
         """
         raise NotImplementedError
@@ -312,22 +288,17 @@ class Carrier:
     def all_gather(self, value: object) -> list:
         """Return the values of all processes, in the order of ranks, on each of them.
 
-        Parameters
-        ----------
-        value
-            the value of this process: anything that JSON can hold.
+        Args:
+            value: the value of this process: anything that JSON can hold.
         """
         return [value]
 
     def gather_times(self, plan: Plan, executed: Executed) -> list[Timed]:
         """Return the times of all processes on the clock of the first, from 0; other processes get their own part.
 
-        Parameters
-        ----------
-        plan
-            the plan that was run.
-        executed
-            the times of this process.
+        Args:
+            plan: the plan that was run.
+            executed: the times of this process.
         """
         return [Timed(t.step, t.index, t.start - executed.begun, t.end - executed.begun) for t in executed.acts]
 
@@ -338,16 +309,11 @@ class Carrier:
     def describe(self, plan: Plan, tensors: Mapping[str, Tensor]) -> str:
         """Name the devices of a run, for its trace, and who played the nodes whose names do not say it.
 
-        Parameters
-        ----------
-        plan
-            the plan that was run.
-        tensors
-            node → its buffer, for the nodes played here.
+        Args:
+            plan: the plan that was run.
+            tensors: node → its buffer, for the nodes played here.
 
-        Returns
-        -------
-        str
+        Returns:
             such as ``"cpu ×4"`` or ``"gloo ×2 (rank0 = a, rank1 = b)"``.
         """
         raise NotImplementedError

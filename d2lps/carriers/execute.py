@@ -92,53 +92,38 @@ def run(
 
     If the carrier has several processes, all of them must call this.
 
-    Parameters
-    ----------
-    plan
-        the plan to execute; the same on all processes.
-    tensors
-        node → its gradient, a flat tensor of N elements, for every node played by this process (with :class:`Here`
-        every node of the plan); all of one size and dtype (any float or integer). The buffer of a node that holds
-        nothing is not read. A process that plays one node may pass its tensor alone. Afterwards every node that
-        wants a key has it there: the sum, or the new weights.
-    carrier
-        :class:`Here` (default), all nodes in this process; :class:`Processes`; :class:`SharedMemory`.
-    topology
-        the links on which the trace is drawn; without one, a link per pair used.
-    weights
-        for plans with updates: node → flat tensor of its current weights, like its gradient, changed in place, for
-        each node that updates.
-    memory
-        for plans with updates: a dict for the state of the optimizer between runs. Without it the momentum is
-        forgotten after the run.
-    reduce
-        the operation that "add" stands for: ``"sum"``, ``"max"``, ``"min"``, ``"product"``, ``"or"`` (integers, bool),
-        or your own :class:`Reduction`.
+    Args:
+        plan: the plan to execute; the same on all processes.
+        tensors: node → its gradient, a flat tensor of N elements, for every node played by this process (with
+            :class:`Here` every node of the plan); all of one size and dtype (any float or integer). The buffer of a
+            node that holds nothing is not read. A process that plays one node may pass its tensor alone. Afterwards
+            every node that wants a key has it there: the sum, or the new weights.
+        carrier: :class:`Here` (default), all nodes in this process; :class:`Processes`; :class:`SharedMemory`.
+        topology: the links on which the trace is drawn; without one, a link per pair used.
+        weights: for plans with updates: node → flat tensor of its current weights, like its gradient, changed in place,
+            for each node that updates.
+        memory: for plans with updates: a dict for the state of the optimizer between runs. Without it the momentum is
+            forgotten after the run.
+        reduce: the operation that "add" stands for: ``"sum"``, ``"max"``, ``"min"``, ``"product"``, ``"or"`` (integers,
+            bool), or your own :class:`Reduction`.
 
-    Returns
-    -------
-    Trace
+    Returns:
         the times of all acts, in seconds from the start: complete on rank 0, on other processes their own part.
 
-    Raises
-    ------
-    TensorError
-        if something does not fit, before anything has changed.
-    TopologyError
-        if ``topology`` lacks a node or a route.
-    RankLost
-        on all other processes, if one is lost during the run.
-    ProcessesError
-        if another thread is using this carrier of several processes; its run ends, too. The threads could come in a
-        different order on each process and sums would be mixed, so each thread needs its own carrier.
+    Raises:
+        TensorError: if something does not fit, before anything has changed.
+        TopologyError: if ``topology`` lacks a node or a route.
+        RankLost: on all other processes, if one is lost during the run.
+        ProcessesError: if another thread is using this carrier of several processes; its run ends, too. The threads
+            could come in a different order on each process and sums would be mixed, so each thread needs its own
+            carrier.
 
-    Examples
-    --------
-    >>> from d2lps import ring
-    >>> gradients = {"a": torch.tensor([1, 5]), "b": torch.tensor([3, 2])}
-    >>> trace = run(ring(["a", "b"]), gradients, reduce="max")
-    >>> gradients["a"], trace.steps
-    (tensor([3, 5]), 2)
+    Example:
+        >>> from d2lps import ring
+        >>> gradients = {"a": torch.tensor([1, 5]), "b": torch.tensor([3, 2])}
+        >>> trace = run(ring(["a", "b"]), gradients, reduce="max")
+        >>> gradients["a"], trace.steps
+        (tensor([3, 5]), 2)
     """
     carrier = Here() if carrier is None else carrier
     options = {"topology": topology, "weights": weights, "memory": memory, "reduce": reduce}

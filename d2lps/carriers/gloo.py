@@ -206,6 +206,11 @@ class Gloo:
         """Return what sends and receives single tensors."""
         return Messages(self._group, self._progress, self._patience)
 
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Add up ``tensor`` over all ranks, in place."""
+        with self._progress.of():
+            self._group.allreduce([tensor]).wait(self._patience)
+
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         with self._progress.of():

@@ -22,21 +22,16 @@ class Here(Carrier):
     Between two devices bytes travel on CUDA streams, one per pair, so that different pairs move at once;
     on one device the receiver reads the sender's memory directly, one message after the other.
 
-    Parameters
-    ----------
-    devices
-        None leaves every tensor on its device. A list is dealt to the nodes in turn, over and over if it is
-        shorter, except that nodes named ``cpu`` or ``cpu0`` … lie in main memory. A mapping has a device per node.
+    Args:
+        devices: None leaves every tensor on its device. A list is dealt to the nodes in turn, over and over if it is
+            shorter, except that nodes named ``cpu`` or ``cpu0`` … lie in main memory. A mapping has a device per node.
 
-    Raises
-    ------
-    TensorError
-        if this machine has no such device.
+    Raises:
+        TensorError: if this machine has no such device.
 
-    Examples
-    --------
-    >>> {node: str(device) for node, device in Here(["cpu"]).place(["gpu0", "cpu"]).items()}
-    {'gpu0': 'cpu', 'cpu': 'cpu'}
+    Example:
+        >>> {node: str(device) for node, device in Here(["cpu"]).place(["gpu0", "cpu"]).items()}
+        {'gpu0': 'cpu', 'cpu': 'cpu'}
     """
 
     def __init__(self, devices: "Sequence[Device] | Mapping[str, Device] | None" = None):

@@ -60,6 +60,10 @@ class Nccl:
         torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Add up ``tensor`` over all ranks, in place."""
+        dist.all_reduce(tensor, group=self._group)
+
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         with self._progress.of():

@@ -21,7 +21,7 @@ from d2lps.carriers.base import Executed, Program
 from d2lps.carriers.gloo import Gloo
 from d2lps.carriers.nccl import Nccl
 from d2lps.carriers.ranks import Ranks, own_address
-from d2lps.carriers.rendezvous import POLL, ProcessesError, RankLost, wait
+from d2lps.carriers.rendezvous import DEADLINE, POLL, ProcessesError, RankLost, wait
 from d2lps.messages import text
 
 
@@ -31,27 +31,18 @@ class Processes(Ranks):
     All ranks make their carriers in the same order, one for each thread that runs plans: a run that finds another
     thread's run under way is refused, and ends that one, too. After a RankLost, or Ctrl-C, all make new carriers.
 
-    Parameters
-    ----------
-    playing
-        the nodes that this process plays; if left out, the node of its own name (``rank0``, or its nodes in a
-        cluster, such as ``host1/gpu3``). If no process has the name of a node, process i plays the plan's node i.
-    backend
-        ``"gloo"`` (tensors in main memory) or ``"nccl"`` (each rank's tensors on a GPU of its own); if left
-        out, NCCL if every host has a GPU for each of its ranks, else gloo.
-    deadline
-        seconds without a sign of life after which the other ranks give up a rank, with a RankLost.
-    store
-        the store in which the processes meet, instead of torchrun's; it should outlive all of them.
-    rank, size
-        with a store: the number of this process, from 0, and the number of processes.
+    Args:
+        playing: the nodes that this process plays; if left out, the node of its own name (``rank0``, or its nodes in a
+            cluster, such as ``host1/gpu3``). If no process has the name of a node, process i plays the plan's node i.
+        backend: ``"gloo"`` (tensors in main memory) or ``"nccl"`` (each rank's tensors on a GPU of its own); if left
+            out, NCCL if every host has a GPU for each of its ranks, else gloo.
+        deadline: seconds without a sign of life after which the other ranks give up a rank, with a RankLost.
+        store: the store in which the processes meet, instead of torchrun's; it should outlive all of them.
+        rank, size: with a store: the number of this process, from 0, and the number of processes.
 
-    Raises
-    ------
-    ProcessesError
-        if this is not one of several processes, or their arguments do not fit together.
-    RankLost
-        if one of them does not come.
+    Raises:
+        ProcessesError: if this is not one of several processes, or their arguments do not fit together.
+        RankLost: if one of them does not come.
     """
 
     kind = "processes"
@@ -62,7 +53,7 @@ class Processes(Ranks):
         playing: Sequence[str] | None = None,
         *,
         backend: str | None = None,
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         store: dist.Store | None = None,
         rank: int | None = None,
         size: int | None = None,
@@ -87,22 +78,16 @@ class Processes(Ranks):
 
         All ranks call it. A rank that dies or stalls meanwhile is named by all others.
 
-        Parameters
-        ----------
-        work : callable
-            Called with the messages.
-        *refusals : type
-            Classes of errors that all ranks raise, with the same sentence, if the work of one rank raises them.
+        Args:
+            work: Called with the messages.
+            *refusals: Classes of errors that all ranks raise, with the same sentence, if the work of one rank raises
+                them.
 
-        Returns
-        -------
-        object
-            Its result.
+        Returns:
+            (object): Its result.
 
-        Raises
-        ------
-        RankLost
-            If a rank is lost meanwhile.
+        Raises:
+            RankLost: If a rank is lost meanwhile.
         """
         try:
             return self._watched(lambda: work(self._connections.messages()))
@@ -115,19 +100,22 @@ class Processes(Ranks):
     def prepare(self, program: Program, ranks: Mapping[str, int]) -> Callable[[], Executed]:
         """Return a function that executes a program on some of the ranks; they call it inside :meth:`exchange`.
 
-        Parameters
-        ----------
-        program : Program
-            The part of this rank.
-        ranks : mapping of str to int
-            Node → rank, for all nodes of the plan.
+        Args:
+            program: The part of this rank.
+            ranks: Node → rank, for all nodes of the plan.
 
-        Returns
-        -------
-        callable
+        Returns:
             Executes the program, and returns the times of its acts.
         """
         return self._connections.load(program, ranks, [member["host"] for member in self.members])
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Add up the tensors of all processes, in place, by the all-reduce of the backend.
+
+        Args:
+            tensor: That of this process.
+        """
+        self._watched(lambda: self._connections.all_reduce(tensor))
 
     def barrier(self) -> None:
         self._watched(lambda: self._connections.barrier())

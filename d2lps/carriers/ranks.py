@@ -19,7 +19,16 @@ import torch.distributed as dist
 
 from d2lps.carriers.background import BackgroundThread, keep_forever
 from d2lps.carriers.base import Carrier, Executed, Program, Timed
-from d2lps.carriers.rendezvous import GRACE, NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
+from d2lps.carriers.rendezvous import (
+    DEADLINE,
+    GRACE,
+    NoRanks,
+    ProcessesError,
+    RankLost,
+    Rendezvous,
+    require_seconds,
+    wait,
+)
 from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
@@ -37,7 +46,7 @@ class Ranks(Carrier):
         self,
         playing: Sequence[str] | None = None,
         *,
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         store: dist.Store | None = None,
         rank: int | None = None,
         size: int | None = None,
@@ -153,10 +162,8 @@ class Ranks(Carrier):
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
         """Tell the other processes if an error or Ctrl-C ends this process's work inside the ``with`` block.
 
-        Parameters
-        ----------
-        step
-            returns the step of the plan that this process is in.
+        Args:
+            step: returns the step of the plan that this process is in.
         """
         self.rendezvous.require_open()
         try:

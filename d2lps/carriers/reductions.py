@@ -25,23 +25,17 @@ class Reduction:
 
     A run tries the identity on its tensors before anything moves, and refuses an identity that changes them.
 
-    Parameters
-    ----------
-    name
-        its name in error messages.
-    combine
-        ``combine(own, arrived)`` takes two tensors of one shape and dtype, returns a new one like them and changes
-        neither.
-    identity
-        the value that changes nothing.
-    in_place
-        whether ``combine`` can write its result into an existing tensor, given as the keyword ``out``.
+    Args:
+        name: its name in error messages.
+        combine: ``combine(own, arrived)`` takes two tensors of one shape and dtype, returns a new one like them and
+            changes neither.
+        identity: the value that changes nothing.
+        in_place: whether ``combine`` can write its result into an existing tensor, given as the keyword ``out``.
 
-    Examples
-    --------
-    >>> softest = Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))
-    >>> softest.combine(torch.zeros(1), torch.zeros(1))
-    tensor([0.6931])
+    Example:
+        >>> softest = Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))
+        >>> softest.combine(torch.zeros(1), torch.zeros(1))
+        tensor([0.6931])
     """
 
     name: str
@@ -52,12 +46,9 @@ class Reduction:
     def into(self, target: Tensor, own: Tensor, arrived: Tensor) -> None:
         """Write the combination of two tensors into a third.
 
-        Parameters
-        ----------
-        target
-            the tensor for the result; it may be ``own``.
-        own, arrived
-            two tensors of its shape and dtype.
+        Args:
+            target: the tensor for the result; it may be ``own``.
+            own, arrived: two tensors of its shape and dtype.
         """
         if self.in_place:
             self.combine(own, arrived, out=target)
@@ -68,15 +59,11 @@ class Reduction:
     def fits(self, tensor: Tensor) -> None:
         """Try this reduction and its identity on some elements of a tensor.
 
-        Parameters
-        ----------
-        tensor
-            flat; the reduction has to work on tensors like this one.
+        Args:
+            tensor: flat; the reduction has to work on tensors like this one.
 
-        Raises
-        ------
-        TensorError
-            if it does not.
+        Raises:
+            TensorError: if it does not.
         """
         sample = tensor[:: max(1, tensor.numel() // 8)][:8] if tensor.numel() else tensor.new_ones(1)
         sample, arrived = sample.clone(), sample.clone()

@@ -26,6 +26,9 @@ POLL = 0.2  # seconds between two looks at the store while a run is under way
 GRACE = 2.0  # seconds that the others have to report that they are alive, once a process has failed
 
 
+DEADLINE = 30.0  # seconds within which other ranks, and servers of a store, must come and answer
+
+
 class ProcessesError(Brief, RuntimeError):
     """Several processes could not work together as they should."""
 
@@ -37,16 +40,11 @@ class NoRanks(ProcessesError):
 class RankLost(ProcessesError):
     """A run ended because some of its processes died, stalled or gave up. The content of the tensors is undefined.
 
-    Parameters
-    ----------
-    sentence
-        the ranks to blame and the reason; the same on all processes.
-    ranks
-        the ranks to blame.
-    step
-        the step of the plan, from 1, that was under way; None outside a plan.
-    refusal
-        the name of the class and the sentence of the error that ended the work of a rank, if it is alive.
+    Args:
+        sentence: the ranks to blame and the reason; the same on all processes.
+        ranks: the ranks to blame.
+        step: the step of the plan, from 1, that was under way; None outside a plan.
+        refusal: the name of the class and the sentence of the error that ended the work of a rank, if it is alive.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None, refusal: tuple[str, str] | None = None):

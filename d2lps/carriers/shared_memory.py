@@ -29,17 +29,12 @@ class SharedMemory(Ranks):
     All ranks make their carriers in the same order, one for each thread that runs plans: a run that finds another
     thread's run under way is refused, and ends that one, too. After a RankLost, or Ctrl-C, all make new carriers.
 
-    Parameters
-    ----------
-    playing, deadline, store, rank, size
-        as for :class:`Processes`.
+    Args:
+        playing, deadline, store, rank, size: as for :class:`Processes`.
 
-    Raises
-    ------
-    ProcessesError
-        if this is not one of several processes, or they are not on one host.
-    RankLost
-        if one of them does not come.
+    Raises:
+        ProcessesError: if this is not one of several processes, or they are not on one host.
+        RankLost: if one of them does not come.
     """
 
     kind = backend = "shared memory"
@@ -57,27 +52,19 @@ class SharedMemory(Ranks):
     def tensor(given: "int | Tensor", dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a flat tensor in memory that other processes can read.
 
-        Parameters
-        ----------
-        given
-            the number of elements, which are zero; or a tensor to copy, of any shape.
-        dtype
-            the type of the zeros; a copy has the type of its original.
+        Args:
+            given: the number of elements, which are zero; or a tensor to copy, of any shape.
+            dtype: the type of the zeros; a copy has the type of its original.
 
-        Returns
-        -------
-        Tensor
+        Returns:
             flat, in main memory.
 
-        Raises
-        ------
-        TensorError
-            if there is no room, or ``given`` is neither.
+        Raises:
+            TensorError: if there is no room, or ``given`` is neither.
 
-        Examples
-        --------
-        >>> SharedMemory.tensor(torch.tensor([[1, 2], [3, 4]]))
-        tensor([1, 2, 3, 4])
+        Example:
+            >>> SharedMemory.tensor(torch.tensor([[1, 2], [3, 4]]))
+            tensor([1, 2, 3, 4])
         """
         if isinstance(given, Tensor):
             flat = given.detach().reshape(-1)
@@ -89,22 +76,15 @@ class SharedMemory(Ranks):
     def common(self, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return one flat tensor that all processes share: all of them call this, and each gets the same memory.
 
-        Parameters
-        ----------
-        elements
-            the number of elements, which are zero; the same on all processes.
-        dtype
-            their type, the same on all processes.
+        Args:
+            elements: the number of elements, which are zero; the same on all processes.
+            dtype: their type, the same on all processes.
 
-        Returns
-        -------
-        Tensor
+        Returns:
             flat, the same memory on all processes.
 
-        Raises
-        ------
-        TensorError
-            if there is no room, or the processes ask for different ones.
+        Raises:
+            TensorError: if there is no room, or the processes ask for different ones.
         """
         with self.telling():
             mine = self.tensor(elements, dtype) if self.rank == 0 else None

@@ -7,6 +7,7 @@ Start with ``emulation``: ``emulated(...)`` makes a ``Cluster``, and its methods
     agent       runs inside: the first process of the switch and of every host
     run         the processes of a run: the nodes they play, their output, how they ended, which error is raised
     measured    the program that ``Cluster.measure`` runs on each host
+    busbw       the table of ``python -m d2lps busbw``, and how outputs of NCCL are read
     doctor      the checks of ``python -m d2lps doctor``; a new check goes there
     errors      the exceptions
 """

@@ -6,17 +6,22 @@ A new check is a generator of findings, listed in ``_look``.
 import argparse
 import json
 import os
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from d2lps.topology import local
+
 FILES = 1024  # open files, a shell's usual limit: sockets to the ranks of a few hosts, libraries, data
 TESTED = range(11, 15)  # of the Pythons 3.x
+INFINIBAND = Path("/sys/class/infiniband")
 SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory between ranks
 
 
@@ -32,15 +37,12 @@ class Finding(NamedTuple):
 def examine() -> list[Finding]:
     """Look at this host.
 
-    Returns
-    -------
-    list of Finding
+    Returns:
         In the order in which to fix them.
 
-    Examples
-    --------
-    >>> [finding.what for finding in examine()][:3]
-    ['system', 'Python', 'torch']
+    Example:
+        >>> [finding.what for finding in examine()][:3]
+        ['system', 'Python', 'torch']
     """
     return [*_look(False)]
 
@@ -66,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 def _look(aloud: bool) -> Iterator[Finding]:
     """Yield what each check finds; ``aloud`` names the check on the terminal while it runs, since some take seconds."""
-    for check in (_system, _torch, _gpus, _backends, _name, _interfaces, _clock, _limits, _emulation):
+    for check in (_system, _torch, _gpus, _backends, _links, _name, _interfaces, _clock, _limits, _emulation):
         if aloud:
             print(f"...   {check.__name__[1:]}", end="\r", file=sys.stderr, flush=True)
         findings = [*check()]
@@ -158,10 +160,42 @@ def _interfaces() -> Iterator[Finding]:
         described.append(f"{card.name} ({rate}, MTU {_read(card / 'mtu')})")
     advice = "ip link set … up, or ask the administrator"
     yield Finding("network", ", ".join(described) or "no card is up", bool(up), advice)
-    infiniband = Path("/sys/class/infiniband")
-    if infiniband.is_dir() and any(infiniband.iterdir()):
-        names = " ".join(sorted(device.name for device in infiniband.iterdir()))
-        yield Finding("InfiniBand", f"{names}: NCCL uses it automatically; gloo does not", True)
+    for card in sorted(INFINIBAND.iterdir()) if INFINIBAND.is_dir() else []:
+        ports = [
+            f"{_read(p / 'rate') or 'rate unknown'} {_read(p / 'state')[3:]}" for p in sorted(card.glob("ports/*"))
+        ]
+        width, most = (_read(card / f"device/{which}_link_width") for which in ("current", "max"))
+        pcie = f", PCIe {_read(card / 'device/current_link_speed').partition(' PCIe')[0]} ×{width}" if width else ""
+        found = f"{card.name}: {', '.join(ports) or 'no port'}{pcie}; NCCL uses it automatically, gloo does not"
+        advice = f"the card has ×{most} lanes: seat it anew, or take another slot"
+        yield Finding("InfiniBand", found, not _narrow(width, most), advice)
+
+
+def _narrow(width: str, most: str) -> bool:
+    return (
+        width.isdecimal() and most.isdecimal() and 0 < int(width) < int(most)
+    )  # 0 is unknown, as in a virtual machine
+
+
+def _links() -> Iterator[Finding]:
+    rows = local.listed()
+    if not rows:
+        return
+    narrow = [index for index, _, most, _, width, _ in rows if _narrow(width, most)]
+    found = _counted(f"×{width} of ×{most}, version {version} at most" for _, version, most, _, width, _ in rows)
+    yield Finding(
+        "PCIe", found, not narrow, f"GPU {', '.join(narrow)} has fewer lanes than it could: take another slot"
+    )
+    blocks = re.split(r"^GPU +\d+:", local.nvidia_smi("nvlink", "-s") or "", flags=re.MULTILINE)[1:]
+    up = [tuple(rate for rate in re.findall(r"Link \d+: ([\d.]+) GB/s", block) if float(rate)) for block in blocks]
+    if any(up):
+        found = _counted(f"{len(rates)} links of {' or '.join(sorted({*rates}))} GB/s" for rates in up)
+        advice = "some GPUs have fewer or slower links up than others: see nvidia-smi nvlink -s and -e"
+        yield Finding("NVLink", found, len({*up}) == 1, advice)
+
+
+def _counted(found: Iterable[str]) -> str:
+    return ", ".join(f"{count} × {each}" for each, count in Counter(found).items())
 
 
 def _clock() -> Iterator[Finding]:

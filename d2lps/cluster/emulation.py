@@ -152,33 +152,22 @@ class Cluster:
         MASTER_PORT; also the interface for gloo, NCCL and MXNet, a secret for the store (D2LPS_SECRET), and the nodes
         that it plays (:func:`playing`).
 
-        Parameters
-        ----------
-        task : callable or sequence of str
-            A function, called with ``arguments`` in a process of its own in which torch is already imported; or a
-            program and its arguments.
-        *arguments
-            The arguments of the function; they are copied to the hosts.
-        hosts : iterable of str, optional
-            The hosts; all if left out.
-        per_host : int
-            The number of processes on each host.
-        deadline : float or str
-            Seconds, or a text such as ``"30 s"``, until all must have ended; processes that have not are killed.
-        env : dict, optional
-            Further environment variables.
+        Args:
+            task: A function, called with ``arguments`` in a process of its own in which torch is already imported; or a
+                program and its arguments.
+            *arguments: The arguments of the function; they are copied to the hosts.
+            hosts: The hosts; all if left out.
+            per_host: The number of processes on each host.
+            deadline: Seconds, or a text such as ``"30 s"``, until all must have ended; processes that have not are
+                killed.
+            env: Further environment variables.
 
-        Returns
-        -------
-        Run
+        Returns:
             The processes.
 
-        Raises
-        ------
-        ClusterError
-            If there is no such host or program, or the cluster is closed.
-        HostLost
-            If one of the hosts is lost.
+        Raises:
+            ClusterError: If there is no such host or program, or the cluster is closed.
+            HostLost: If one of the hosts is lost.
         """
         self._require_open()
         names = self.hosts if hosts is None else [hosts] if isinstance(hosts, str) else list(hosts)
@@ -218,48 +207,33 @@ class Cluster:
     def run(self, task: "Callable | Sequence[str]", *arguments: object, **options) -> list:
         """:meth:`start`, and wait for the :meth:`Run.results`.
 
-        Parameters
-        ----------
-        task, *arguments, **options
-            As for :meth:`start`.
+        Args:
+            task, *arguments, **options: As for :meth:`start`.
 
-        Returns
-        -------
-        list
+        Returns:
             The result of the function on each host, or an :class:`Ended` for each program, in the order of ranks.
 
-        Raises
-        ------
-        ClusterError, HostLost, RunFailed
-            As for :meth:`start` and :meth:`Run.results`; an error that a function raised is raised here.
+        Raises:
+            ClusterError, HostLost, RunFailed: As for :meth:`start` and :meth:`Run.results`; an error that a function
+                raised is raised here.
         """
         return self.start(task, *arguments, **options).results()
 
     def measure(self, plan: Plan, nbytes: "int | str", rounds: int = 3, deadline: "float | str" = 120.0) -> Trace:
         """Run ``plan`` on the hosts, each playing its own nodes, and check that all sums are right.
 
-        Parameters
-        ----------
-        plan : Plan
-            A plan between nodes of :attr:`topology`; hosts that play none of them rest.
-        nbytes : int or str
-            The gradient's size in bytes, such as ``"20 MB"``.
-        rounds : int
-            The number of rounds, after one to warm up.
-        deadline : float or str
-            Seconds for all of it.
+        Args:
+            plan: A plan between nodes of :attr:`topology`; hosts that play none of them rest.
+            nbytes: The gradient's size in bytes, such as ``"20 MB"``.
+            rounds: The number of rounds, after one to warm up.
+            deadline: Seconds for all of it.
 
-        Returns
-        -------
-        Trace
+        Returns:
             The round of median time.
 
-        Raises
-        ------
-        ClusterError, HostLost, RunFailed
-            As for :meth:`run`.
-        TopologyError
-            If a node of the plan is on no host.
+        Raises:
+            ClusterError, HostLost, RunFailed: As for :meth:`run`.
+            TopologyError: If a node of the plan is on no host.
         """
         from d2lps.cluster.measured import measured
 
@@ -278,10 +252,8 @@ class Cluster:
     def cut(self, a: str, b: "str | None" = None) -> None:
         """Drop all packets between two hosts, or between one and all others, without any error message.
 
-        Parameters
-        ----------
-        a, b : str
-            Their names; without ``b``, all others.
+        Args:
+            a, b: Their names; without ``b``, all others.
         """
         self._between(a, b, "replace", "lladdr 02:00:00:00:00:00 nud permanent")  # no host has that address
 
@@ -292,12 +264,9 @@ class Cluster:
     def reshape(self, host: str, bandwidth: "str | Bandwidth") -> None:
         """Give a host's card another bandwidth, both ways.
 
-        Parameters
-        ----------
-        host : str
-            Its name.
-        bandwidth : str or Bandwidth
-            Bytes per second, one way, such as ``"40 Mbit/s"``.
+        Args:
+            host: Its name.
+            bandwidth: Bytes per second, one way, such as ``"40 Mbit/s"``.
         """
         self._require_there(host)
         rate = _require_shapeable(bandwidth)
@@ -342,50 +311,37 @@ def emulated(
 ) -> Cluster:
     """Make hosts with their own networks on this machine; a ``with`` block removes them at its end.
 
-    Parameters
-    ----------
-    hosts : int
-        The number of hosts with workers.
-    gpus_per_host : int
-        The number of GPUs of each. They exist only as names in the topology, played by the one process on a host.
-    bandwidth : str or Bandwidth
-        The bandwidth of each network card, one way, both ways shaped alike: 1 Mbit/s to 10 Gbit/s, and in all no more
-        than the processors here can carry, since otherwise they and not the links would be the bottleneck.
-    servers : int
-        The number of further hosts, ``server0`` …, with a processor and no worker.
-    inside : str or Bandwidth
-        The bandwidth of the links inside a host, one way, in the topology only: inside a host nothing is shaped.
-    racks : int
-        The number of racks, each with a switch of its own, to which the hosts and then the servers are dealt in order
-        and as equally as possible (:func:`d2lps.machines`).
-    uplink : str or Bandwidth, optional
-        The bandwidth between each rack and the spine, one way, both ways shaped alike; by default that of all cards
-        of the rack together.
+    Args:
+        hosts: The number of hosts with workers.
+        gpus_per_host: The number of GPUs of each. They exist only as names in the topology, played by the one process
+            on a host.
+        bandwidth: The bandwidth of each network card, one way, both ways shaped alike: 1 Mbit/s to 10 Gbit/s, and in
+            all no more than the processors here can carry, since otherwise they and not the links would be the
+            bottleneck.
+        servers: The number of further hosts, ``server0`` …, with a processor and no worker.
+        inside: The bandwidth of the links inside a host, one way, in the topology only: inside a host nothing is
+            shaped.
+        racks: The number of racks, each with a switch of its own, to which the hosts and then the servers are dealt in
+            order and as equally as possible (:func:`d2lps.machines`).
+        uplink: The bandwidth between each rack and the spine, one way, both ways shaped alike; by default that of all
+            cards of the rack together.
 
-    Returns
-    -------
-    Cluster
+    Returns:
         The hosts ``host0``, ``host1``, …, and servers.
 
-    Raises
-    ------
-    ClusterError
-        For numbers that do not fit, and for more hosts or faster links than this machine can emulate.
-    NoEmulation
-        If this system does not allow namespaces, or lacks a program; the message says which.
-    TopologyError
-        For an uplink without racks.
-    UnitError
-        For a bandwidth that cannot be read.
+    Raises:
+        ClusterError: For numbers that do not fit, and for more hosts or faster links than this machine can emulate.
+        NoEmulation: If this system does not allow namespaces, or lacks a program; the message says which.
+        TopologyError: For an uplink without racks.
+        UnitError: For a bandwidth that cannot be read.
 
-    Examples
-    --------
-    >>> from d2lps import ring
-    >>> with emulated(hosts=2, gpus_per_host=0, bandwidth="100 Mbit/s") as two:
-    ...     trace = two.measure(ring(["host0/cpu", "host1/cpu"]), "1 MB", rounds=1)
-    ...     two.kill("host1")
-    >>> trace.measured, trace.steps
-    (True, 2)
+    Example:
+        >>> from d2lps import ring
+        >>> with emulated(hosts=2, gpus_per_host=0, bandwidth="100 Mbit/s") as two:
+        ...     trace = two.measure(ring(["host0/cpu", "host1/cpu"]), "1 MB", rounds=1)
+        ...     two.kill("host1")
+        >>> trace.measured, trace.steps
+        (True, 2)
     """
     _require_count("hosts", hosts, 1, MOST)
     _require_count("servers", servers, 0, MOST - hosts)

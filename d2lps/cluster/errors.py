@@ -20,15 +20,12 @@ class NoEmulation(ClusterError):
 class RunFailed(ClusterError):
     """A program on the hosts failed.
 
-    Parameters
-    ----------
-    sentence : str
-        The first process that failed, and the reason.
+    Args:
+        sentence: The first process that failed, and the reason.
 
-    Attributes
-    ----------
-    results : list
-        The result of each process, or the exception with which it ended, in the order of ranks; empty if none began.
+    Attributes:
+        results (list): The result of each process, or the exception with which it ended, in the order of ranks; empty
+            if none began.
     """
 
     def __init__(self, sentence: str):

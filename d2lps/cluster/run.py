@@ -23,15 +23,11 @@ def playing() -> tuple[str, ...]:
 
     Several processes of a host share its nodes out among themselves.
 
-    Returns
-    -------
-    tuple of str
+    Returns:
         Such as ``("host0/gpu0", "host0/gpu1", "host0/cpu")``.
 
-    Raises
-    ------
-    ClusterError
-        If this is not a process of a cluster.
+    Raises:
+        ClusterError: If this is not a process of a cluster.
     """
     if "D2LPS_PLAYING" not in os.environ:
         raise ClusterError(text("cluster.nowhere"))
@@ -138,18 +134,13 @@ class Run:
     def results(self) -> list:
         """Wait for all processes, and show their output meanwhile.
 
-        Returns
-        -------
-        list
+        Returns:
             The result of the function in each process, or an :class:`Ended` for each program, in the order of ranks.
 
-        Raises
-        ------
-        HostLost
-            If a host was lost.
-        RunFailed
-            If a program failed, or was not done by the deadline; the message names the first. An error that a function
-            raised is raised unchanged.
+        Raises:
+            HostLost: If a host was lost.
+            RunFailed: If a program failed, or was not done by the deadline; the message names the first. An error that
+                a function raised is raised unchanged.
         """
         try:
             self._wait()

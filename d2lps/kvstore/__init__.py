@@ -8,14 +8,14 @@
 ``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
 kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
 ``values.py``, options in ``options.py``. A distributed store is made in ``launch.py``, after its workers have met in
-``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, and
-``placement.py`` decides which server holds a key. ``replication/`` has the rules of servers with replicas,
-``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
+``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, ``told.py``
+their sentences in the language of the worker, and ``placement.py`` decides which server holds a key. ``replication/``
+has the rules of servers with replicas, ``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
 """
 
 from importlib import import_module
 
-from d2lps.kvstore.errors import DataLost, Diverged, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.messages import text
 
 _LAZY = {
@@ -24,7 +24,7 @@ _LAZY = {
     "Channel": "wire.channel",
     **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
 }
-__all__ = ["Broken", "Channel", "DataLost", "Diverged", "Entry", "Frame", "KVError", "Op", "Placement", "Refused"]
+__all__ = ["Broken", "Channel", "DataLost", "Entry", "Frame", "KVError", "Op", "Placement", "Refused"]
 __all__ += ["ServerLost", "ShardStore", "Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # the names of MXNet
@@ -39,80 +39,62 @@ def __getattr__(name: str):
 def create(kind: str = "local", engine: str = "d2lps", **options):
     """Make a store: push adds to a key, pull gets its value. All workers call this with the same arguments.
 
-    Parameters
-    ----------
-    kind : {"local", "device", "dist_sync", "dist_async", "dist_ssp"}
-        ``"local"``: the devices of this process, summed in main memory; ``"device"``: summed on the devices. With
-        workers and servers, under torchrun or ``d2lps.ranks``: ``"dist_sync"``, a pull gets exactly the round that its
-        worker has pushed; ``"dist_async"``, every push is applied when it arrives; ``"dist_ssp"``, the same with a
-        bounded ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
-    engine : {"d2lps", "mxnet"}
-        ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, if that is installed, on a machine that is not shared with
-        strangers, or on several in a network without strangers whose card ``DMLC_INTERFACE`` names; it has no
-        ``"dist_ssp"``.
-    servers : int, optional
-        The number of servers, each in its own process on the machine of a worker; by default the number of workers.
-        This and all other options are for distributed stores; ``"mxnet"`` has only ``servers`` and ``deadline``.
-    deadline : float, default 30.0
-        Seconds within which every call returns or raises.
-    joining : float, optional
-        Seconds within which all workers and servers must be connected: by default the deadline, and at least 8, which
-        Python and torch may need to start. A worker of this machine that ends is noticed sooner.
-    staleness : int, default 0
-        For ``"dist_ssp"``: how many pushes of a key a worker may be ahead of the slowest one.
-    nan : {"propagate", "reject", "skip"}
-        The treatment of a push that is not finite: take it, refuse it to that worker, which may push again, or leave
-        the whole round out for all workers.
-    lost : {"fail", "drop"}
-        The effect of a lost worker on the others: all their calls raise WorkerLost, or rounds close without it. In the
-        round of the loss, a key that lies on several servers may have sums of different workers there, because some
-        servers may have received the push and others not; a worker that one server drops leaves the other servers.
-        Calls that worker 0 makes for all workers (save, load, set an optimizer) raise WorkerLost without worker 0.
-    record : bool, default False
-        If True, servers record all pushes and pulls with their times, for ``trace``.
-    replicas : {0, 1}, default 0
-        1: every value is held by two servers, so that any one server may be lost: training continues, in
-        ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another server takes its place. This
-        needs ``servers=2`` or more, uses TCP or Unix sockets without shared memory, and has no ``record``. If both
-        servers of a slot are lost before a new one has its data, calls raise DataLost; if the two hold different bytes
-        of a key, calls that read it raise Diverged. ``store.views`` has the servers of each slot (for a moment after a
-        loss, the old ones), and ``store.kill_server(1)`` is for experiments. A silent server is taken for dead after a
-        second, checked every 0.1 s; a server whose connections end, at once.
-    placement : Placement or mapping, optional
-        The servers of each key: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
-        "virtual": …}``.
-    tls : mapping, optional
-        Between hosts: the PEM files that identify workers and servers, ``{"certificate": …, "key": …, "authority":
-        …}``, by default those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and ``D2LPS_TLS_AUTHORITY`` name; then
-        no secret is needed. On one host it has no effect, because no data leaves the host.
-    transport : {"tcp"}, optional
-        Use TCP also on one host, instead of Unix sockets and shared memory, for comparisons. It needs a secret in
-        ``D2LPS_SECRET``, or ``tls``, as between hosts.
+    Args:
+        kind ({"local", "device", "dist_sync", "dist_async", "dist_ssp"}): ``"local"``: the devices of this process,
+            summed in main memory; ``"device"``: summed on the devices. With workers and servers, under torchrun or
+            ``d2lps.ranks``: ``"dist_sync"``, a pull gets exactly the round that its worker has pushed;
+            ``"dist_async"``, every push is applied when it arrives; ``"dist_ssp"``, the same with a bounded
+            ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
+        engine ({"d2lps", "mxnet"}): ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, if that is installed, on a
+            machine that is not shared with strangers, or on several in a network without strangers whose card
+            ``DMLC_INTERFACE`` names; it has no ``"dist_ssp"``.
+        servers (int, optional): The number of servers, each in its own process on the machine of a worker; by default
+            the number of workers. This and all other options are for distributed stores; ``"mxnet"`` has only
+            ``servers`` and ``deadline``.
+        deadline (float, default 30.0): Seconds within which every call returns or raises.
+        joining (float, optional): Seconds within which all workers and servers must be connected: by default the
+            deadline, and at least 8, which Python and torch may need to start. A worker of this machine that ends is
+            noticed sooner.
+        staleness (int, default 0): For ``"dist_ssp"``: how many pushes of a key a worker may be ahead of the slowest
+            one.
+        lost ({"fail", "drop"}): The effect of a lost worker on the others: all their calls raise WorkerLost, or rounds
+            close without it. In the round of the loss, a key that lies on several servers may have sums of different
+            workers there, because some servers may have received the push and others not; a worker that one server
+            drops leaves the other servers. Calls that worker 0 makes for all workers (save, load, set an optimizer)
+            raise WorkerLost without worker 0.
+        record (bool, default False): If True, servers record all pushes and pulls with their times, for ``trace``.
+        replicas ({0, 1}, default 0): 1: every value is held by two servers, so that any one server may be lost:
+            training continues, in ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another
+            server takes its place. This needs ``servers=2`` or more, uses TCP or Unix sockets without shared memory,
+            and has no ``record``. If both servers of a slot are lost before a new one has its data, calls raise
+            DataLost. ``store.views`` has the servers of each slot (for a moment after a loss, the old ones), and
+            ``store.kill_server(1)`` is for experiments. A silent server is taken for dead after a second, checked every
+            0.1 s; a server whose connections end, at once.
+        placement (Placement or mapping, optional): The servers of each key: a
+            :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …, "virtual": …}``.
+        tls (mapping, optional): Between hosts: the PEM files that identify workers and servers, ``{"certificate": …,
+            "key": …, "authority": …}``, by default those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and
+            ``D2LPS_TLS_AUTHORITY`` name; then no secret is needed. On one host it has no effect, because no data leaves
+            the host.
+        transport ({"tcp"}, optional): Use TCP also on one host, instead of Unix sockets and shared memory, for
+            comparisons. It needs a secret in ``D2LPS_SECRET``, or ``tls``, as between hosts.
 
-    Returns
-    -------
-    KVStore
-        The store, to be closed at the end, best by ``with``.
+    Returns:
+        (KVStore): The store, to be closed at the end, best by ``with``.
 
-    Raises
-    ------
-    Refused
-        If an option is invalid, workers ask for different stores, or MXNet is missing.
-    WorkerLost
-        If a worker does not come, or is lost before all workers have their store.
-    ServerLost
-        If a server does not start, or cannot be reached.
-    NoRanks
-        If the store is distributed and this process is not a worker.
+    Raises:
+        Refused: If an option is invalid, workers ask for different stores, or MXNet is missing.
+        WorkerLost: If a worker does not come, or is lost before all workers have their store.
+        ServerLost: If a server does not start, or cannot be reached.
+        NoRanks: If the store is distributed and this process is not a worker.
 
-    Examples
-    --------
-    >>> import torch
-    >>> with create("local") as store:
-    ...     store.init("w", torch.zeros(2))
-    ...     store.pushpull("w", [torch.ones(2), torch.ones(2)], out=(out := torch.empty(2)))
-    >>> out
-    tensor([2., 2.])
+    Example:
+        >>> import torch
+        >>> with create("local") as store:
+        ...     store.init("w", torch.zeros(2))
+        ...     store.pushpull("w", [torch.ones(2), torch.ones(2)], out=(out := torch.empty(2)))
+        >>> out
+        tensor([2., 2.])
     """
     if engine == "mxnet":
         from d2lps.kvstore.pslite.store import launch
@@ -138,34 +120,25 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
 def cluster(kind: str = "dist_sync", workers: int = 2, servers: int = 1, **options):
     """Start servers in this process, and make a store for each of so many workers.
 
-    Parameters
-    ----------
-    kind : {"dist_sync", "dist_async", "dist_ssp"}
-        The kind of store, as in :func:`create`.
-    workers, servers : int
-        The numbers of workers and servers, 1 or more.
-    options
-        ``transport``, ``secret``, and those of :func:`create`: see :class:`d2lps.kvstore.in_process.Cluster`. With
-        ``replicas=1``, ``kill(1)`` ends a server, and ``restart(1)`` starts another one in its place.
+    Args:
+        kind ({"dist_sync", "dist_async", "dist_ssp"}): The kind of store, as in :func:`create`.
+        workers, servers: The numbers of workers and servers, 1 or more.
+        options: ``transport``, ``secret``, and those of :func:`create`: see :class:`d2lps.kvstore.in_process.Cluster`.
+            With ``replicas=1``, ``kill(1)`` ends a server, and ``restart(1)`` starts another one in its place.
 
-    Returns
-    -------
-    Cluster
-        The cluster: ``cluster[rank]`` is the store of a worker, and ``with`` closes all.
+    Returns:
+        (Cluster): The cluster: ``cluster[rank]`` is the store of a worker, and ``with`` closes all.
 
-    Raises
-    ------
-    Refused
-        If an option is invalid.
+    Raises:
+        Refused: If an option is invalid.
 
-    Examples
-    --------
-    >>> import torch
-    >>> with cluster(workers=1, servers=2) as (store,):
-    ...     store.init("w", torch.zeros(2))
-    ...     store.pushpull("w", torch.ones(2), out=(out := torch.empty(2)))
-    >>> out
-    tensor([1., 1.])
+    Example:
+        >>> import torch
+        >>> with cluster(workers=1, servers=2) as (store,):
+        ...     store.init("w", torch.zeros(2))
+        ...     store.pushpull("w", torch.ones(2), out=(out := torch.empty(2)))
+        >>> out
+        tensor([1., 1.])
     """
     from d2lps.kvstore.in_process import Cluster
 

@@ -137,12 +137,12 @@ class Missed(Call):
 class Calls:
     """The calls of one store. Those that name the same key run one after the other, all others at the same time.
 
-    ``patience``: seconds that a call may wait for another; ``forks``: a child process may go on with the store.
+    ``patience``: seconds that a call may wait for another.
     There is always one more thread than there are calls. It waits for the next call.
     """
 
-    def __init__(self, name: str, patience: float, forks: bool = False):
-        self._name, self._patience, self._forks, self._process = name, patience, forks, os.getpid()
+    def __init__(self, name: str, patience: float):
+        self._name, self._patience, self._process = name, patience, os.getpid()
         self.unended: str | None = None  # the name of a call of all workers that raised before it ended
         self._asked: deque[Call] = deque()
         self._signs: SimpleQueue[None] = SimpleQueue()  # one for each of them, and one at the end; more do no harm
@@ -190,10 +190,7 @@ class Calls:
 
     def _require_open(self) -> None:
         if os.getpid() != self._process:  # the threads are in another process
-            if not self._forks:
-                raise Refused(text("store.forked"))
-            if self._open:
-                self.__init__(self._name, self._patience, self._forks)
+            raise Refused(text("store.forked"))
         if not self._open:
             raise Refused(text("store.closed"))
 

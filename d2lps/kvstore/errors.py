@@ -5,7 +5,6 @@
     ├── WorkerLost    a worker is lost, so the round cannot close (.ranks)
     ├── ServerLost    a server is lost, with its values (.servers)
     │   └── DataLost  all replicas of a slot are lost, with its keys (.keys)
-    ├── Diverged      two servers hold different bytes of a key (.keys), so it cannot be read
     ├── Timeout       no process is lost, but the answer did not come within the deadline
     └── Unknown       a push was sent and not answered, so it may be counted or not
 
@@ -27,16 +26,16 @@ from d2lps.messages.raised import Brief
 class KVError(Brief, RuntimeError):
     """The base class of all errors of a store.
 
-    Attributes
-    ----------
-    counted : tuple of str or int
-        The keys whose push is counted, if a push raised.
-    unknown : tuple of str or int
-        The keys whose push is counted once or not at all.
+    Attributes:
+        counted (tuple of str or int): The keys whose push is counted, if a push raised.
+        unknown (tuple of str or int): The keys whose push is counted once or not at all.
+        consistent: If a load raised: whether all servers are known to have the same state, so that an open round may
+            close.
     """
 
     counted: tuple = ()
     unknown: tuple = ()
+    consistent: bool = False
 
 
 class Refused(KVError, ValueError):
@@ -46,12 +45,9 @@ class Refused(KVError, ValueError):
 class WorkerLost(KVError):
     """A worker is lost.
 
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    ranks : tuple of int
-        The lost workers, in :attr:`ranks`.
+    Args:
+        sentence: The message.
+        ranks: The lost workers, in :attr:`ranks`.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...] = ()):
@@ -62,12 +58,9 @@ class WorkerLost(KVError):
 class ServerLost(KVError):
     """A server is lost, with its values.
 
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    servers : tuple of int
-        The lost servers, counted from 0, in :attr:`servers`.
+    Args:
+        sentence: The message.
+        servers: The lost servers, counted from 0, in :attr:`servers`.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = ()):
@@ -78,37 +71,15 @@ class ServerLost(KVError):
 class DataLost(ServerLost):
     """All replicas of a slot are lost, with its keys: load a saved file.
 
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    servers : tuple of int
-        The lost slots, counted from 0 as servers are, in :attr:`servers`.
-    keys : tuple of str or int
-        The keys in these slots, whole or in part, in :attr:`keys`.
+    Args:
+        sentence: The message.
+        servers: The lost slots, counted from 0 as servers are, in :attr:`servers`.
+        keys (tuple of str or int): The keys in these slots, whole or in part, in :attr:`keys`.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
         super().__init__(sentence, servers)
         self.keys = tuple(keys)
-
-
-class Diverged(KVError):
-    """The two servers of a key hold different bytes, and it is unknown which are right.
-
-    Parameters
-    ----------
-    sentence : str
-        What happened.
-    servers : tuple of int
-        The two servers, the primary first, in :attr:`servers`.
-    keys : tuple of str or int
-        The keys, in :attr:`keys`: calls that read them raise this until they are loaded again.
-    """
-
-    def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
-        super().__init__(sentence)
-        self.servers, self.keys = tuple(servers), tuple(keys)
 
 
 class Timeout(KVError, TimeoutError):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect, socket_folder
 from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
@@ -28,51 +29,38 @@ from d2lps.messages import text
 class Cluster:
     """A whole cluster in this process: servers in threads, and a store for each worker, for a thread of its own.
 
-    Parameters
-    ----------
-    kind : {"dist_sync", "dist_async", "dist_ssp"}
-        When a push counts, as :func:`d2lps.kvstore.create` has it.
-    workers, servers : int
-        Their numbers, 1 or more.
-    transport : {"unix", "tcp"}
-        Sockets in a private folder, or the loopback interface.
-    secret : bytes
-        Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"`` and without ``tls``, as
-        other users of this machine can reach the loopback interface.
-    tls : mapping or Certificates, optional
-        With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
-    placement : Placement or mapping, optional
-        The places of keys on servers, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
-    staleness, nan, lost, deadline, record, replicas
-        As :func:`d2lps.kvstore.create` has them.
+    Args:
+        kind ({"dist_sync", "dist_async", "dist_ssp"}): When a push counts, as :func:`d2lps.kvstore.create` has it.
+        workers, servers: Their numbers, 1 or more.
+        transport ({"unix", "tcp"}): Sockets in a private folder, or the loopback interface.
+        secret: Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"`` and without
+            ``tls``, as other users of this machine can reach the loopback interface.
+        tls: With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see
+            :mod:`d2lps.kvstore.wire.tls`.
+        placement: The places of keys on servers, or ``{"large": …, "virtual": …}`` of
+            :class:`~d2lps.kvstore.placement.Placement`.
+        staleness, lost, deadline, record, replicas: As :func:`d2lps.kvstore.create` has them.
 
-    Attributes
-    ----------
-    stores : list of DistStore
-        By rank; ``cluster[rank]`` and ``for store in cluster`` are the same.
-    servers : list of Server
-        By number.
-    placement : Placement
-        The places of keys on servers.
+    Attributes:
+        stores (list of DistStore): By rank; ``cluster[rank]`` and ``for store in cluster`` are the same.
+        servers (list of Server): By number.
+        placement: The places of keys on servers.
 
-    Raises
-    ------
-    Refused
-        If an option is not one of these, or a file of ``tls`` cannot be used.
+    Raises:
+        Refused: If an option is not one of these, or a file of ``tls`` cannot be used.
 
-    Examples
-    --------
-    >>> import threading, torch
-    >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
-    ...     def work(store, pulled):
-    ...         store.init("w", torch.zeros(3))
-    ...         store.push("w", torch.full((3,), 4.0**store.rank))
-    ...         store.pull("w", out=pulled)
-    ...     results = [torch.empty(3), torch.empty(3)]
-    ...     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, results)]
-    ...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
-    >>> results
-    [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
+    Example:
+        >>> import threading, torch
+        >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
+        ...     def work(store, pulled):
+        ...         store.init("w", torch.zeros(3))
+        ...         store.push("w", torch.full((3,), 4.0**store.rank))
+        ...         store.pull("w", out=pulled)
+        ...     results = [torch.empty(3), torch.empty(3)]
+        ...     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, results)]
+        ...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
+        >>> results
+        [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
     """
 
     def __init__(
@@ -83,9 +71,8 @@ class Cluster:
         *,
         transport: str = "unix",
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         secret: bytes = b"",
         placement: Placement | Mapping | None = None,
         record: bool = False,
@@ -110,7 +97,7 @@ class Cluster:
         # Also if the user closes nothing. Stores are made after this, so they end before it.
         self._ends = os.getpid(), self.servers, self._folder, holds
         self._end = weakref.finalize(Cluster, _end, *self._ends)
-        settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+        settings = {"staleness": staleness, "lost": lost, "deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
         self._register = Register() if replicas else None
         settings |= {"kind": kind, "workers": workers}
@@ -118,7 +105,7 @@ class Cluster:
         self._host = partial(Host, peers=Peers(**common), **hosts)
         try:
             if replicas:
-                self._begin_replicated(workers, deadline, nan, common)
+                self._begin_replicated(workers, deadline, common)
                 return
             for number in range(servers):
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
@@ -128,13 +115,13 @@ class Cluster:
                 arena = Arena.available() if self._folder else None
                 with ExitStack() as undo:
                     clients = connect(addresses, rank, undo, deadline=deadline, arena=arena, **common)
-                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, nan=nan, arena=arena))
+                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, arena=arena))
                     undo.pop_all()  # from here on they are the store's
         except BaseException:
             self.close()
             raise
 
-    def _begin_replicated(self, workers: int, deadline: float, nan: str, common: dict) -> None:
+    def _begin_replicated(self, workers: int, deadline: float, common: dict) -> None:
         for number in range(self._host.keywords["servers"]):
             self.servers.append(self._host(number))
         begin({host.number: host.names for host in self.servers}, self._register)
@@ -142,29 +129,23 @@ class Cluster:
             with ExitStack() as undo:
                 clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
                 self.stores.append(
-                    ReplicatedStore(
-                        self.servers[0].kind, rank, workers, clients, self.placement, nan=nan, kill=self.kill
-                    )
+                    ReplicatedStore(self.servers[0].kind, rank, workers, clients, self.placement, kill=self.kill)
                 )
                 undo.pop_all()
 
     def kill(self, number: int) -> None:
         """End a server abruptly, as a process that is killed ends; with ``replicas=1`` training goes on.
 
-        Parameters
-        ----------
-        number : int
-            Of the server.
+        Args:
+            number: Of the server.
         """
         self._of(number).close()
 
     def kill_worker(self, rank: int) -> None:
         """End a worker abruptly: its connections end without a goodbye, as those of a process that is killed.
 
-        Parameters
-        ----------
-        rank : int
-            Of the worker. What its own thread asks of its store from here on fails.
+        Args:
+            rank: Of the worker. What its own thread asks of its store from here on fails.
         """
         for client in self.stores[rank].clients:
             client.hang_up()
@@ -172,10 +153,8 @@ class Cluster:
     def restart(self, number: int) -> None:
         """Start another server in the place of one that was killed. It gets its data from the others.
 
-        Parameters
-        ----------
-        number : int
-            Of the server, in a cluster with ``replicas=1``.
+        Args:
+            number: Of the server, in a cluster with ``replicas=1``.
         """
         if self._register is None:
             raise Refused(text("store.no-replicas", number=number))
@@ -191,8 +170,6 @@ class Cluster:
         return self.stores[0].views if self._register else []
 
     def _of(self, number: int) -> "Server | Host":
-        if os.getpid() != self._ends[0]:
-            raise Refused(text("store.forked"))
         if type(number) is not int or not 0 <= number < len(self.servers):
             raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
         return self.servers[number]

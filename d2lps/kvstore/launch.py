@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from d2lps.carriers import leftovers, ranks
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
@@ -35,9 +36,8 @@ def launch(
     servers: int | None = None,
     *,
     staleness: int = 0,
-    nan: str = "propagate",
     lost: str = "fail",
-    deadline: float = 30.0,
+    deadline: float = DEADLINE,
     joining: float | None = None,
     record: bool = False,
     placement: Placement | Mapping | None = None,
@@ -51,7 +51,7 @@ def launch(
     """
     deadline = validate_deadline(deadline)
     joining = validate_joining(joining, deadline)
-    settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+    settings = {"kind": kind, "staleness": staleness, "lost": lost, "deadline": deadline, "record": record}
     ShardStore(workers=1, **settings)  # refuses what a server would refuse, before one is started
     if servers is not None:
         validate_placement(placement, require_count("servers", servers))
@@ -84,7 +84,7 @@ def launch(
         arena = Arena.available() if local else None
         connect_to_all = partial(connect, addresses, workers.rank, undo, deadline=deadline, arena=arena)
         clients = _connected(workers, files, deadline, connect_to_all)
-        store = DistStore(kind, workers.rank, workers.size, clients, placement, nan=nan, started=started, arena=arena)
+        store = DistStore(kind, workers.rank, workers.size, clients, placement, started=started, arena=arena)
         undo.pop_all()  # the store closes them from here on
         return store
 
@@ -148,7 +148,7 @@ def _replicated(
     clients = _connected(workers, files, deadline, connect_to_all)
     end = partial(kill, keepers, owners(workers.hosts, count), workers.rank)
     ranks = settings["kind"], workers.rank, workers.size
-    return ReplicatedStore(*ranks, clients, placement, nan=settings["nan"], started=[views, *keepers], kill=end)
+    return ReplicatedStore(*ranks, clients, placement, started=[views, *keepers], kill=end)
 
 
 def socket_folder() -> tuple[str, int]:

@@ -21,7 +21,7 @@ class LocalStore(KVStore):
     type = "local"
 
     def __init__(self):
-        super().__init__(forks=True)
+        super().__init__()
         self._values: dict[KeySpec, Tensor] = {}
         self._memory: dict[KeySpec, Memory] = {}  # the state of the optimizer
 
@@ -30,12 +30,12 @@ class LocalStore(KVStore):
             self._values[spec], self._memory[spec] = added([value]).clone(), {}
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
-        done = [spec for spec in keys if spec in again]
+        done = [spec for spec in keys if spec in retry]
         with counted(done):
             for spec, given in zip(keys, values, strict=True):
-                if spec not in again:
+                if spec not in retry:
                     self._values[spec] = self._added(spec, given)
                     done.append(spec)
         if outs is not None:

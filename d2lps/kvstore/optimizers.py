@@ -29,10 +29,10 @@ class Optimizer(NamedTuple):
     @classmethod
     def read(cls, rule: object, numbers: object) -> "Optimizer":
         """Check the rule and numbers of a worker; ``rescale_grad`` is a number, or ``"mean"``. Raises Refused."""
-        if not isinstance(rule, str) or rule not in RULES:
-            raise Refused(text("store.optimizer", rule=repr(rule), rules=", ".join(RULES)))
-        if not isinstance(numbers, Mapping):
+        if not isinstance(rule, str) or not isinstance(numbers, Mapping):
             raise Refused(text("store.optimizer-numbers"))
+        if rule not in RULES:
+            raise Refused(text("store.optimizer", rule=repr(rule), rules=", ".join(RULES)))
         known, numbers = numbers_of(rule), dict(numbers)
         scale = numbers.pop("rescale_grad", 1.0)
         for name, value in numbers.items():
@@ -106,28 +106,6 @@ def validate_state(state: State, optimizer: Optimizer | None, elements: int, dty
 def said(optimizer: Optimizer | None) -> dict:
     """Return an optimizer as JSON for servers."""
     return {"rule": optimizer and optimizer.rule, "numbers": optimizer.as_read if optimizer else {}}
-
-
-def of_mxnet(optimizer) -> tuple[str, dict]:
-    """Return (rule, numbers) with the same steps as an optimizer of MXNet. Raises Refused."""
-    # Not AdaGrad: MXNet has ε under the root, and another weight decay.
-    kinds = {
-        "SGD": ("sgd", {"momentum": "momentum"}),
-        "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"}),
-    }
-    kind = type(optimizer).__name__
-    if kind not in kinds or not hasattr(optimizer, "learning_rate"):
-        raise Refused(text("store.mxnet.optimizer", kind=kind, kinds=", ".join(kinds)))
-    for name in ("lr_scheduler", "clip_gradient"):
-        if getattr(optimizer, name, None) is not None:
-            raise Refused(text("store.mxnet.fixed", kind=kind, name=name))
-    factors = [*getattr(optimizer, "lr_mult", {}).values(), *getattr(optimizer, "wd_mult", {}).values()]
-    if any(factor != 1 for factor in factors) or getattr(optimizer, "param_dict", None):
-        raise Refused(text("store.mxnet.factors", kind=kind))
-    rule, names = kinds[kind]
-    names = {"learning_rate": "lr", "wd": "weight_decay", "rescale_grad": "rescale_grad"} | names
-    numbers = {ours: float(getattr(optimizer, name)) for name, ours in names.items() if hasattr(optimizer, name)}
-    return rule, numbers
 
 
 def _shown(value: object) -> str:

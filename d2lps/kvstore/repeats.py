@@ -32,7 +32,7 @@ class Repeats:
             done = frozenset(spec for spec in keys if spec.key in {*error.counted})
             self._failed[next(self._numbers)] = FailedPush(keys, [*map(digests, values)], done)
 
-    def again(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
+    def counted(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
         """Return those of ``keys`` that count already, if this is the same push again."""
         counted: frozenset[KeySpec] = frozenset()
         for _, failed in self._naming(keys):

@@ -11,7 +11,7 @@ from torch import Tensor, int64
 from d2lps.kvstore.calls import Call, Calls
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.optimizers import Optimizer, of_mxnet
+from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
@@ -40,24 +40,20 @@ class KVStore:
     what becomes of a push that raises. After Ctrl-C a call changes nothing any more. Several threads may call one
     store: calls that name the same key run one after the other, and save, load and set_optimizer run alone.
 
-    Attributes
-    ----------
-    type : str
-        The kind of the store.
-    rank, num_workers : int
-        The number of this worker, and how many there are.
-    optimizer : Optimizer, or None
-        The one that :meth:`set_optimizer` set.
+    Attributes:
+        type (str): The kind of the store.
+        rank, num_workers (int): The number of this worker, and how many there are.
+        optimizer (Optimizer, or None): The one that :meth:`set_optimizer` set.
     """
 
     type = ""
     rank, num_workers = 0, 1
 
-    def __init__(self, name: str = "", patience: float = 30.0, forks: bool = False):
+    def __init__(self, name: str = "", patience: float = 30.0):
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
         self._patience = patience
-        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
+        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
         self._saving: Saving | None = None  # the last save in the background
         self._attempts = count(1)  # of calls of all workers, at worker 0
         self._barriers = 0  # how often all workers have met at barrier()
@@ -67,12 +63,9 @@ class KVStore:
     def init(self, key, value) -> None:
         """Give each key its first value. All workers call it, with the same keys; that of worker 0 counts.
 
-        Parameters
-        ----------
-        key : str, int, or list of them
-            Keys that are new.
-        value : array, or list of arrays
-            One for each key; its shape and dtype are the key's from now on.
+        Args:
+            key (str, int, or list of them): Keys that are new.
+            value (array, or list of arrays): One for each key; its shape and dtype are the key's from now on.
         """
         fresh = []
         for name, given in paired(key, value):
@@ -88,16 +81,13 @@ class KVStore:
         same call again counts every key once. A key of ``error.unknown`` may be given alone: with the same value it
         counts once, with another one both count. Keys travel in the order given.
 
-        Parameters
-        ----------
-        key : str, int, or list of them
-            Initialised keys.
-        value : array, or list of arrays
-            For each key an array of its shape and dtype, or a list of them, one per device. Of a sparse gradient, as of
-            ``nn.Embedding(sparse=True)``, only the rows travel, each once, if it is alone (in no list) and its key is
-            large or pushed alone; the servers add it as a dense one.
-        priority : int
-            Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
+        Args:
+            key (str, int, or list of them): Initialised keys.
+            value (array, or list of arrays): For each key an array of its shape and dtype, or a list of them, one per
+                device. Of a sparse gradient, as of ``nn.Embedding(sparse=True)``, only the rows travel, each once, if
+                it is alone (in no list) and its key is large or pushed alone; the servers add it as a dense one.
+            priority: Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes
+                another.
         """
         keys, values = self._resolve(key, value, "pushed")
         self._run(Push(self, keys, values))
@@ -107,14 +97,10 @@ class KVStore:
 
         A synchronous store gives exactly the round that this worker has pushed, when it is complete.
 
-        Parameters
-        ----------
-        key : str, int, or list of them
-            Initialised keys.
-        out : array, or list of arrays
-            For each key one of its shape and dtype, or several that all get the same.
-        priority, ignore_sparse : int, bool
-            Taken, as MXNet has them, and change nothing.
+        Args:
+            key (str, int, or list of them): Initialised keys.
+            out (array, or list of arrays): For each key one of its shape and dtype, or several that all get the same.
+            priority, ignore_sparse: Taken, as MXNet has them, and change nothing.
         """
         keys, outs = self._resolve_outs(key, out)
         self._run(Pull(self, keys, outs))
@@ -126,16 +112,11 @@ class KVStore:
         same call again pulls. Where it raises, nothing has been written into values that were pushed; but Ctrl-C may
         come when all is done: then what was pulled is there, and the same call again pushes none of it.
 
-        Parameters
-        ----------
-        key : str, int, or list of them
-            Initialised keys.
-        value : array, or list of arrays
-            As in :meth:`push`.
-        out : array, or list of arrays, optional
-            As in :meth:`pull`.
-        priority : int
-            Changes nothing.
+        Args:
+            key (str, int, or list of them): Initialised keys.
+            value (array, or list of arrays): As in :meth:`push`.
+            out (array, or list of arrays, optional): As in :meth:`pull`.
+            priority: Changes nothing.
         """
         keys, values = self._resolve(key, value, "pushed")
         _, outs = self._resolve_outs(key, value if out is None else out)
@@ -144,16 +125,12 @@ class KVStore:
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Fill ``out`` with some rows of each key: only these travel.
 
-        Parameters
-        ----------
-        key : str, int, or list of them
-            Initialised keys.
-        out : array, or list of arrays
-            For each key one of shape ``(len(row_ids), *shape[1:])``, or several that all get the same.
-        priority : int
-            Changes nothing.
-        row_ids : array, or list of arrays
-            For each key which rows, in that order; a row may come twice.
+        Args:
+            key (str, int, or list of them): Initialised keys.
+            out (array, or list of arrays): For each key one of shape ``(len(row_ids), *shape[1:])``, or several that
+                all get the same.
+            priority: Changes nothing.
+            row_ids (array, or list of arrays): For each key which rows, in that order; a row may come twice.
         """
         if row_ids is None or out is None:
             raise Refused(text("store.rows-wanted"))
@@ -180,17 +157,11 @@ class KVStore:
 
         All workers call it. Set again, the same rule goes on with what it remembers; another one begins anew.
 
-        Parameters
-        ----------
-        optimizer : str, or an optimizer of MXNet
-            ``"sgd"``, ``"adagrad"``, ``"adam"``, or one of MXNet of that kind.
-        **numbers : float
-            Those of the optimizer. ``rescale_grad``: a number that gradients are multiplied by, or ``"mean"``.
+        Args:
+            optimizer (str): ``"sgd"``, ``"adagrad"`` or ``"adam"``.
+            **numbers (float): Those of the optimizer. ``rescale_grad``: a number that gradients are multiplied by, or
+                ``"mean"``.
         """
-        if not isinstance(optimizer, str):
-            if numbers:
-                raise Refused(text("store.mxnet-numbers"))
-            optimizer, numbers = of_mxnet(optimizer)
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
             self._validate_steps(spec, chosen)
@@ -204,19 +175,13 @@ class KVStore:
         is complete. A save waits for the one before it, and raises its error, unless its ``wait`` has done so; then
         the same call again saves. ``close`` waits up to a deadline for it.
 
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        background : bool
-            Whether to return as soon as the servers keep what is to be written. Until that is written, they and worker
-            0 hold it twice.
-        then : callable
-            Called by worker 0 when the file is there, before the save is over.
+        Args:
+            path (str or Path): The file.
+            background: Whether to return as soon as the servers keep what is to be written. Until that is written, they
+                and worker 0 hold it twice.
+            then: Called by worker 0 when the file is there, before the save is over.
 
-        Returns
-        -------
-        Saving or None
+        Returns:
             In the background: an object to wait for.
         """
         return self._run(Save(self, path, background, then))
@@ -228,27 +193,20 @@ class KVStore:
         load that is refused has changed nothing. After any other error, and after Ctrl-C, the store refuses all calls
         but ``close`` until a load succeeds.
 
-        Parameters
-        ----------
-        path : str or Path
-            A file that :meth:`save` wrote.
+        Args:
+            path (str or Path): A file that :meth:`save` wrote.
         """
         self._run(Load(self, path))
 
     def trace(self, key=None, rounds: int = 8):
         """What was seen of ``key``, as a Trace.
 
-        Parameters
-        ----------
-        key : str or int, optional
-            May be left out where there is one.
-        rounds : int
-            How many to show: the last ones.
+        Args:
+            key (str or int, optional): May be left out where there is one.
+            rounds: How many to show: the last ones.
 
-        Returns
-        -------
-        Trace
-            Who pushed and pulled what when.
+        Returns:
+            (Trace): All pushes and pulls with their workers and times.
         """
         raise Refused(text("store.no-trace", kind=repr(self.type)))
 
@@ -289,9 +247,9 @@ class KVStore:
         raise NotImplementedError
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
-        """Push, and pull into ``outs`` if there are some. The keys of ``again`` are counted already."""
+        """Push, and pull into ``outs`` if there are some. The keys of ``retry`` are counted already."""
         raise NotImplementedError
 
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
@@ -423,9 +381,9 @@ class Push(Call):
 
     def work(self) -> None:
         repeats = self.store._repeats
-        again = repeats.again(self.specs, self.values)
+        retry = repeats.counted(self.specs, self.values)
         try:
-            self.store._push(self.specs, self.values, self.outs, again)
+            self.store._push(self.specs, self.values, self.outs, retry)
         except KVError as error:
             if error.counted or error.unknown:  # else nothing has changed
                 repeats.forget(self.specs)
@@ -435,7 +393,7 @@ class Push(Call):
 
     def missed(self, done: bool) -> KVError:
         repeats, error = self.store._repeats, KVError()
-        counted = self.specs if done else repeats.again(self.specs, self.values)
+        counted = self.specs if done else repeats.counted(self.specs, self.values)
         error.counted = tuple(spec.key for spec in self.specs if spec in counted)
         if done:  # if what was pulled replaced the values, the same call again has the new ones
             repeats.remember(self.specs, self.values, error)

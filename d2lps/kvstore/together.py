@@ -67,7 +67,7 @@ class Together(Call):
             self.confirm(result)
         except KVError as error:
             if self._is_harmless(error):
-                calls.unended = None if self._outcome and self._outcome.get("whole") else before
+                calls.unended = None if self._outcome and self._outcome.get("consistent") else before
             raise
         calls.unended = None
         return self.follow_up(result)
@@ -91,7 +91,7 @@ class Together(Call):
                 raise
             except Exception as error:  # whatever it is, the others are not to wait in vain
                 failure = as_known(error)
-                kind = {"refused": isinstance(failure, Refused), "whole": getattr(failure, "whole", False)}
+                kind = {"refused": isinstance(failure, Refused), "consistent": failure.consistent}
                 note = json.dumps({"error": str(failure)} | kind)
         try:
             note = wait_for_first(store, self.name, number, note)
@@ -213,10 +213,8 @@ class Save(Together):
 class Saving:
     """A save in the background, as ``store.save(path, background=True)`` returns it.
 
-    Attributes
-    ----------
-    path : str or Path
-        The file.
+    Attributes:
+        path (str or Path): The file.
     """
 
     def __init__(self, store, path, number: int):
@@ -235,13 +233,10 @@ class Saving:
     def wait(self, deadline: float | None = None) -> None:
         """Wait until the file is on the disk. All workers call it, and all raise the error if there was one.
 
-        Parameters
-        ----------
-        deadline : float, optional
-            Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the store.
+        Args:
+            deadline: Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the
+                store.
         """
-        if os.getpid() != self._process:  # the thread is in another process
-            raise Refused(text("store.forked"))
         seconds = LONG * self._store._patience if deadline is None else validate_deadline(deadline)
         if self._store._saving is not self:  # a later save has waited for this one, and raised its error
             return
@@ -268,9 +263,9 @@ class Saving:
             raise Refused(text("store.closed-meanwhile"))
 
     def _wait_over(self, seconds: float, call: Call) -> bool:
-        """Wait until it is over, within a call that may be interrupted. A save of a parent process is over."""
+        """Wait until it is over, within a call that may be interrupted."""
         until = time.monotonic() + seconds
-        while self._process == os.getpid() and not self._over.wait(min(0.05, max(0.0, until - time.monotonic()))):
+        while not self._over.wait(min(0.05, max(0.0, until - time.monotonic()))):
             if time.monotonic() >= until:
                 return False
             call.require_wanted()

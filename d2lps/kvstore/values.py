@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, as_known
+from d2lps.kvstore.wire.arena import Buffers
 from d2lps.kvstore.wire.frames import DTYPES, as_bytes, raw
 from d2lps.messages import text
 
@@ -22,15 +23,14 @@ Given = Tensor | list  # for one key: a tensor of its shape, or a list of tensor
 class KeySpec:
     """An initialized key: the type of its values, the places of its parts, the number of its pushes."""
 
-    __slots__ = tuple("key shape dtype elements width parts pushes released staging stage staged".split())
+    __slots__ = tuple("key shape dtype elements width parts pushes buffers".split())
 
     def __init__(self, key: Key, first: Tensor):
         self.key, self.shape, self.dtype, self.elements = key, tuple(first.shape), first.dtype, first.numel()
         self.width = max(1, prod(self.shape[1:]))  # elements of a row
         self.parts: list = []  # (Part, the number of its shard at its server)
-        self.pushes = self.released = 0  # pushes that are counted, and those that no server reads any more
-        self.staging: dict = {}  # (server, stage) → its part of a push in shared memory
-        self.stage = self.staged = 0  # the stage (of two) of the last push, and the number of that push
+        self.pushes = 0  # that are counted
+        self.buffers = Buffers()  # from which servers read pushes
 
     def plain(self, given: object) -> bool:
         """Return True for a plain tensor of this key in main memory: a fast check, for ten thousand keys."""
@@ -215,12 +215,6 @@ def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
         known = as_known(error)
         known.counted = tuple(spec.key for spec in keys)
         raise known from known.__cause__
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Return True if all elements are finite, as whole numbers always are."""
-    tensor = tensor.values() if tensor.is_sparse else tensor
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
 # ---- pulled values

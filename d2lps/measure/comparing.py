@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch.distributed as dist
 from torch import Tensor
 
 from d2lps import cost, units
+from d2lps.algorithms import ring
 from d2lps.carriers.base import Carrier
 from d2lps.measure.calibration import Calibration, turns
 from d2lps.messages import text
@@ -21,16 +23,11 @@ STEADY = 1.3  # a larger p90/p10 of the runs makes their median worth little
 class Compared:
     """The times of one strategy at one size.
 
-    Parameters
-    ----------
-    name
-        the strategy.
-    nbytes
-        the gradient's size.
-    predicted
-        seconds; None without a topology.
-    runs
-        the seconds of each run, in ascending order.
+    Args:
+        name: the strategy.
+        nbytes: the gradient's size.
+        predicted: seconds; None without a topology.
+        runs: the seconds of each run, in ascending order.
     """
 
     name: str
@@ -64,10 +61,8 @@ class Compared:
 class Comparison:
     """The result of :func:`compare`: shown as a table, with a ``plot()`` on demand.
 
-    Parameters
-    ----------
-    rows
-        one :class:`Compared` for each strategy at each size.
+    Args:
+        rows: one :class:`Compared` for each strategy at each size.
     """
 
     rows: tuple[Compared, ...]
@@ -129,36 +124,26 @@ def compare(
 
     If the carrier has several processes, all of them must call this, and all get the same result.
 
-    Parameters
-    ----------
-    plans
-        name → plan; or (plan, another carrier); or a function that does the same to one flat tensor in place, such as
-        ``torch.distributed.all_reduce``, for which nothing is predicted.
-    nbytes
-        the gradient's size, or several: ``["8 MB", "32 MB"]``.
-    carrier
-        the carrier of the bytes.
-    topology
-        the topology for the predictions; a :class:`Calibration` stands for the machine it was measured on. Without
-        one nothing is predicted.
-    repeats
-        runs of each plan; all take turns, so that a disturbance of the machine affects all alike.
+    Args:
+        plans: name → plan; or (plan, another carrier); or a function that does the same to one flat tensor in place,
+            for which nothing is predicted. ``torch.distributed.all_reduce`` uses the connections of
+            :class:`d2lps.Processes`; over gloo it is predicted as the ring that it is.
+        nbytes: the gradient's size, or several: ``["8 MB", "32 MB"]``.
+        carrier: the carrier of the bytes.
+        topology: the topology for the predictions; a :class:`Calibration` stands for the machine it was measured on.
+            Without one nothing is predicted.
+        repeats: runs of each plan; all take turns, so that a disturbance of the machine affects all alike.
 
-    Returns
-    -------
-    Comparison
+    Returns:
         a row for each plan at each size.
 
-    Raises
-    ------
-    TensorError
-        if a run leaves a wrong sum, since its time would mean nothing.
+    Raises:
+        TensorError: if a run leaves a wrong sum, since its time would mean nothing.
 
-    Examples
-    --------
-    >>> from d2lps import Here, ring
-    >>> [row.name for row in compare({"ring": ring(["a", "b"])}, "4 kB", Here())]
-    ['ring']
+    Example:
+        >>> from d2lps import Here, ring
+        >>> [row.name for row in compare({"ring": ring(["a", "b"])}, "4 kB", Here())]
+        ['ring']
     """
     sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
     jobs = {}
@@ -169,8 +154,15 @@ def compare(
     rows = []
     for (name, size), seconds in runs.items():
         plan, predicted = plans[name], None
+        if plan is dist.all_reduce and getattr(carrier, "backend", "") == "gloo":
+            plan = ring(carrier.names)  # as gloo does it
         if isinstance(plan, Plan) and topology is not None:
-            place = topology.topology(plan.nodes) if isinstance(topology, Calibration) else topology
-            predicted = cost.shared(plan, place, f"{size} B").duration
+            place, nodes = topology, plan.nodes
+            if isinstance(topology, Calibration):
+                if topology.across:
+                    nodes = {node: carrier.names[rank] for node, rank in carrier.ranks(plan).items()}
+                place = topology.topology(nodes)
+            if plan is plans[name] or {*plan.nodes} <= {*place.kinds}:
+                predicted = cost.shared(plan, place, f"{size} B").duration
         rows.append(Compared(name, size, predicted, tuple(sorted(seconds))))
     return Comparison(tuple(rows))

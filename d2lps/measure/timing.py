@@ -38,18 +38,12 @@ def copy_bandwidth(nbytes: "int | str" = "40 MB", device: "str | torch.device" =
 
     A copy reads and writes every byte, so the memory moves twice as much.
 
-    Parameters
-    ----------
-    nbytes
-        the size of the buffer, in bytes or as text with a unit.
-    device
-        the device of both buffers.
-    repeats
-        the number of timed copies.
+    Args:
+        nbytes: the size of the buffer, in bytes or as text with a unit.
+        device: the device of both buffers.
+        repeats: the number of timed copies.
 
-    Returns
-    -------
-    Bandwidth
+    Returns:
         bytes copied per second.
     """
     source, here = torch.ones(units.size(nbytes), dtype=torch.uint8, device=device), Here()

@@ -41,22 +41,17 @@ class LanguageError(Brief, ValueError):
 def speak(language: str) -> None:
     """Choose the language of everything that d2lps says from now on.
 
-    Parameters
-    ----------
-    language : str
-        ``"en"``, ``"vi"`` or ``"zh"``.
+    Args:
+        language: ``"en"``, ``"vi"`` or ``"zh"``.
 
-    Raises
-    ------
-    LanguageError
-        For any other language; the language in force does not change.
+    Raises:
+        LanguageError: For any other language; the language in force does not change.
 
-    Examples
-    --------
-    >>> speak("zh")
-    >>> text("player.play")
-    '播放'
-    >>> speak("en")
+    Example:
+        >>> speak("zh")
+        >>> text("player.play")
+        '播放'
+        >>> speak("en")
     """
     if language not in LANGUAGES:
         raise LanguageError(f"unknown language {language!r}: d2lps speaks {', '.join(LANGUAGES)}")

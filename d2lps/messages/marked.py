@@ -8,7 +8,7 @@ import re
 
 LANGUAGES = ("en", "vi", "zh")
 OPEN, BETWEEN, CLOSE = "⟦⟠⟧"
-MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
+MARKED = re.compile(OPEN + BETWEEN.join([f"([^{OPEN}{BETWEEN}{CLOSE}]*)"] * len(LANGUAGES)) + CLOSE)
 
 
 def marked(texts: list[str]) -> str:
@@ -36,7 +36,7 @@ def unmarked(value, language: str):
     match value:
         case str():
             number = LANGUAGES.index(language)
-            return MARKED.sub(lambda match: match[1].split(BETWEEN)[number], value)
+            return MARKED.sub(lambda match: match[number + 1], value)  # others come from readers' own texts
         case dict():
             return {name: unmarked(item, language) for name, item in value.items()}
         case list() | tuple():

@@ -92,11 +92,13 @@ def named(name: str) -> str:
     """Translate a name such as ``"shards"`` or ``"4 servers"`` into the language in force; keep unknown names.
 
     ``[names]`` in ``en.toml`` lists the known ones: the English name, or its key. In a list with commas each name is
-    translated.
+    translated, and of ``"time (ms)"`` all but the unit.
     """
     for key, pattern in _names():
         if match := pattern.fullmatch(name):
             return text(key, **match.groupdict())
+    if match := re.fullmatch(r"(.+) (\(\S+\))", name):
+        return f"{named(match[1])} {match[2]}"
     key = f"names.{name}"
     if "{" not in sentences("en").get(key, "{"):
         return text(key)

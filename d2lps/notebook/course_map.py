@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from d2lps.messages import html_language, language, text
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, tables
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, chosen, tables
 from d2lps.view.drawing.course_map import Mark, Stop, stops_of
 from d2lps.view.drawing.course_map import course_map as drawn
 
@@ -12,25 +12,18 @@ from d2lps.view.drawing.course_map import course_map as drawn
 def course_map(here: str = "") -> "CourseMap":
     """Show all chapters of the course, each below those that it needs.
 
-    Parameters
-    ----------
-    here : str
-        The number of the chapter in which the map stands; it gets a frame.
+    Args:
+        here: The number of the chapter in which the map stands; it gets a frame.
 
-    Returns
-    -------
-    CourseMap
+    Returns:
         A notebook shows it; each chapter links to its notebook.
 
-    Raises
-    ------
-    ExerciseError
-        If there is no course beside the package.
+    Raises:
+        ExerciseError: If there is no course beside the package.
 
-    Examples
-    --------
-    >>> print(course_map().chapters[1])
-    01-data-parallelism
+    Example:
+        >>> print(course_map().chapters[1])
+        01-data-parallelism
     """
     return CourseMap(here)
 
@@ -38,17 +31,15 @@ def course_map(here: str = "") -> "CourseMap":
 class CourseMap:
     """The result of :func:`course_map`.
 
-    Attributes
-    ----------
-    chapters : list of str
-        The folders of the chapters, in the order of the book.
+    Attributes:
+        chapters (list of str): The folders of the chapters, in the order of the book.
     """
 
     def __init__(self, here: str = ""):
         path = CHAPTERS / "toc.toml"
         if not path.is_file():
             raise ExerciseError("no-course", folder=CHAPTERS)
-        self._entries, self._here = tables(path)["chapter"], here
+        self._entries, self._here = chosen(tables(path)["chapter"]), here
         self.chapters = [entry["slug"] for entry in self._entries]
 
     def __repr__(self) -> str:

@@ -10,12 +10,12 @@ from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import dials
 from d2lps.scaling import GPUS, Choice, Layout, ScalingError, kept, step
 from d2lps.scaling.layout import check
-from d2lps.scaling.transformer import Transformer, known
+from d2lps.scaling.models import known
+from d2lps.scaling.transformer import Transformer, require_divides
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.svg import area, hatch, line, rect, sheet, stroke, tag, words, worker
 from d2lps.view.drawing.theme import STYLE
 from d2lps.view.player import has_front_end, without_view
-from d2lps.view.tables import SCROLLS
 
 CUTS = (1, 2, 4, 8, 16)
 LEFT, WIDE, HIGH = 12, 600, 26
@@ -27,32 +27,24 @@ PARTS = {  # of a step → what its time is counted as
 
 
 def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu: str = "a100") -> "Division":
-    """Show a step of a model on GPUs, with sliders for t, p and the batch; d is what is left.
+    """Show a step of a model on GPUs, with sliders for t, p and the batch; d follows from t · p.
 
-    Parameters
-    ----------
-    model : str or Transformer
-        A known model such as ``"gpt3"``, or a description.
-    gpus : int
-        The number of GPUs, which is t · p · d.
-    batches : tuple of int
-        The sequences of a step; the first is shown at the start.
-    gpu : str
-        ``"a100"`` or ``"h100"``.
+    Args:
+        model: A known model such as ``"gpt3"``, or a description.
+        gpus: The number of GPUs, which is t · p · d.
+        batches: The sequences of a step; the first is shown at the start.
+        gpu: ``"a100"`` or ``"h100"``.
 
-    Returns
-    -------
-    Division
+    Returns:
         A notebook shows it, with its sliders.
 
-    Examples
-    --------
-    >>> lab = divide("gpt-39.1b", 64, (16, 64))
-    >>> lab
-    <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
-    >>> lab.controls["t"].value = 16
-    >>> lab
-    <divide: 16 · 4 · 1, 11.99 GB, 3.259 s>
+    Example:
+        >>> lab = divide("gpt-39.1b", 64, (16, 64))
+        >>> lab
+        <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
+        >>> lab.controls["t"].value = 16
+        >>> lab
+        <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
     """
     return Division(known(model), gpus, batches, gpu)
 
@@ -60,10 +52,8 @@ def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu:
 class Division(ipywidgets.VBox):
     """The result of :func:`divide`.
 
-    Attributes
-    ----------
-    controls : dict of str to widget
-        The sliders ``"t"``, ``"p"`` and ``"batch"``.
+    Attributes:
+        controls (dict of str to widget): The sliders ``"t"``, ``"p"`` and ``"batch"``.
     """
 
     def __init__(self, model: Transformer, gpus: int, batches: tuple[int, ...], gpu: str):
@@ -96,6 +86,7 @@ class Division(ipywidgets.VBox):
         d = self._gpus // (t * p)
         if not d:
             raise ScalingError(text("divide.gpus", cut=f"{t} · {p}", needs=t * p, gpus=self._gpus))
+        require_divides("t · p", t * p, "gpus", self._gpus)
         if batch < d:
             raise ScalingError(text("divide.few", replicas=d, batch=batch))
         layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
@@ -103,10 +94,14 @@ class Division(ipywidgets.VBox):
         return Choice(self._model, self._gpu, layout, "", step(self._model, layout, self._gpu))
 
     def _content(self, values: Mapping[str, int]) -> dict[str, str]:
+        t, p = values["t"], values["p"]
+        start = f'<div lang="{html_language()}">'
+        if not self._gpus % (t * p):
+            start += f"<p>{escape(text('divide.rest', gpus=self._gpus, d=self._gpus // (t * p)))}</p>"
         try:
             choice = self._chosen(values)
         except ScalingError as error:
-            return {"report": f'<div lang="{html_language()}"><p role="status">✗ {escape(str(error))}</p></div>'}
+            return {"report": f'{start}<p role="status">✗ {escape(str(error))}</p></div>'}
         size, (low, high) = sum(kept(choice.model, choice.layout).values()), choice.seconds
         parts = {name: sum(choice.parts[each] for each in of) for name, of in PARTS.items()}
         named = {
@@ -120,8 +115,8 @@ class Division(ipywidgets.VBox):
         said = text("divide.fits" if size <= self._gpu.memory else "divide.too-large", **named)
         picture = self._picture(size, parts, (low, high), self._longest(values["batch"]), said)
         return {
-            "report": f'<div lang="{html_language()}"><p role="status"><b>{escape(said)}</b></p>'
-            f'<div tabindex="0" style="{SCROLLS}">{picture}</div></div>'
+            "report": f'{start}<p role="status"><b>{escape(said)}</b></p>'
+            f'<div tabindex="0" style="overflow-x:auto">{picture}</div></div>'
         }
 
     def _plain(self, values: Mapping[str, int]) -> dict[str, str]:
@@ -153,13 +148,11 @@ class Division(ipywidgets.VBox):
             words(text("divide.step", time=show_seconds(sum(parts.values()))), x, 118, "name", "ink", "start"),
         ]
         for i, (name, seconds) in enumerate(parts.items()):
-            long, looks = WIDE * seconds / longest, worker(0) if name == "computing" else worker(1)
-            drawn.append(tag("path", d=rect(x, 126, long, HIGH), **(area("well") if name == "bubble" else looks)))
-            mark = LEFT + i * 205
-            drawn.append(tag("path", d=rect(mark, 194, 14, 14), **(area("well") if name == "bubble" else looks)))
-            if name == "bubble":
-                drawn.append(tag("path", d=hatch(x, 126, long, HIGH), **stroke("line", 1)))
-                drawn.append(tag("path", d=hatch(mark, 194, 14, 14), **stroke("line", 1)))
+            long, mark, idle = WIDE * seconds / longest, LEFT + i * 165, name == "bubble"
+            look = area("well") if idle else worker(int(name != "computing"))
+            for place in ((x, 126, long, HIGH), (mark, 194, 14, 14)):
+                drawn.append(tag("path", d=rect(*place), **look))
+                drawn += [tag("path", d=hatch(*place), **stroke("line", 1))] * idle
             label = text(f"divide.{name}", time=show_seconds(seconds))
             drawn.append(words(label, mark + 20, 206, "note", "ink", "start"))
             x += long

@@ -23,10 +23,8 @@ _NUMBER = re.compile(RULES["number"], re.IGNORECASE)
 class PredictionError(ValueError):
     """A guess is not plausible, or a prediction cannot be made.
 
-    Attributes
-    ----------
-    reason : str
-        The sentence's key under ``predict`` in the messages, such as ``"negative"``.
+    Attributes:
+        reason: The sentence's key under ``predict`` in the messages, such as ``"negative"``.
     """
 
     def __init__(self, reason: str, **values: object):
@@ -43,10 +41,9 @@ def unit_rules(unit: str) -> dict[str, object]:
 def number(name: str, entry: object, unit: str, low: float = 0, high: float = math.inf) -> float:
     """Return the number that was entered for ``name`` in ``unit``, if it is between ``low`` and ``high``.
 
-    Raises
-    ------
-    PredictionError
-        If the entry is not just a number, is negative, or out of range, perhaps because another unit was meant.
+    Raises:
+        PredictionError: If the entry is not just a number, is negative, or out of range, perhaps because another unit
+            was meant.
     """
     shown, rules = str(entry)[:40], unit_rules(unit)
     values = {"what": name, "entry": shown, "unit": unit, "quantity": f"{shown} {unit}".strip()}

@@ -48,40 +48,28 @@ def explore(
 ) -> "Exploration":
     """Make a race with sliders for the number of devices, chunks and bytes, the bandwidth, and one slower link.
 
-    Parameters
-    ----------
-    strategies : mapping of str to function, optional
-        Name → function that makes the plan from the names of the devices, and from ``chunks`` if it has that
-        parameter. If left out: on GPU 0, on the CPU, and in shards.
-    place : function
-        Makes the topology from the number of devices, and from a bandwidth if it takes a second argument.
-    gpus : int
-        The number of devices at the start, 2 to 16.
-    chunks : int
-        The number of chunks, for strategies that cut.
-    nbytes : int or str
-        The gradient's size.
-    bandwidth : str
-        The bandwidth of each link, one way.
+    Args:
+        strategies: Name → function that makes the plan from the names of the devices, and from ``chunks`` if it has
+            that parameter. If left out: on GPU 0, on the CPU, and in shards.
+        place: Makes the topology from the number of devices, and from a bandwidth if it takes a second argument.
+        gpus: The number of devices at the start, 2 to 16.
+        chunks: The number of chunks, for strategies that cut.
+        nbytes: The gradient's size.
+        bandwidth: The bandwidth of each link, one way.
 
-    Returns
-    -------
-    Exploration
+    Returns:
         A notebook shows it, with its sliders.
 
-    Raises
-    ------
-    TopologyError, PlanError, UnitError
-        For an invalid number of devices, size or bandwidth.
+    Raises:
+        TopologyError, PlanError, UnitError: For an invalid number of devices, size or bandwidth.
 
-    Examples
-    --------
-    >>> lab = explore(gpus=4)
-    >>> lab
-    <explore: GPU 0 60 ms, CPU 80 ms, shards 15 ms>
-    >>> lab.controls["gpus"].value = 8
-    >>> lab
-    <explore: GPU 0 140 ms, CPU 160 ms, shards 17.5 ms>
+    Example:
+        >>> lab = explore(gpus=4)
+        >>> lab
+        <explore: GPU 0 60 ms, CPU 80 ms, shards 15 ms>
+        >>> lab.controls["gpus"].value = 8
+        >>> lab
+        <explore: GPU 0 140 ms, CPU 160 ms, shards 17.5 ms>
     """
     return Exploration(strategies or USUAL, place, gpus, chunks, size(nbytes), units.bandwidth(bandwidth))
 
@@ -115,16 +103,11 @@ class Names(anywidget.AnyWidget):
 class Exploration(ipywidgets.VBox):
     """The result of :func:`explore`.
 
-    Attributes
-    ----------
-    controls : dict of str to widget
-        The sliders, by the name of their setting.
-    traces : dict of str to Trace
-        The traces shown, by strategy.
-    refused : dict of str to str
-        The errors of strategies that have no plan here.
-    player : Player or None
-        The race; None if there is none, or it has too many messages.
+    Attributes:
+        controls (dict of str to widget): The sliders, by the name of their setting.
+        traces (dict of str to Trace): The traces shown, by strategy.
+        refused (dict of str to str): The errors of strategies that have no plan here.
+        player (Player or None): The race; None if there is none, or it has too many messages.
     """
 
     def __init__(

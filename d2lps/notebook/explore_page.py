@@ -27,7 +27,7 @@ from d2lps.view.tables import plan_table
 CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
 # Pictures of more messages than this, in all, would take too long: only numbers are shown.
 MOST_MESSAGES = 600
-LARGEST = 150_000  # bytes of a page, in English; positions that would make it larger are not offered
+LARGEST = 165_000  # bytes of a page, in English; positions that would make it larger are not offered
 
 
 class Offer(NamedTuple):
@@ -114,18 +114,12 @@ def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]") -> str:
 def dials(controls: dict, make: Content, more: str = "") -> tuple[str, str]:
     """Return the page whose sliders take all positions, and a script with their contents.
 
-    Parameters
-    ----------
-    controls : dict of str to widget
-        The sliders, each with its ``options`` and ``value``.
-    make : function
-        Makes the content of one position of all sliders.
-    more : str
-        The file of the script, which the page loads after its first picture; if empty, the page has all contents.
+    Args:
+        controls (dict of str to widget): The sliders, each with its ``options`` and ``value``.
+        make: Makes the content of one position of all sliders.
+        more: The file of the script, which the page loads after its first picture; if empty, the page has all contents.
 
-    Returns
-    -------
-    (str, str)
+    Returns:
         HTML and JavaScript.
     """
     grid = product(*([value for _, value in control.options] for control in controls.values()))

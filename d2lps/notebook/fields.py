@@ -16,10 +16,8 @@ class Fields(ipywidgets.VBox):
     The entries are ``Text``, not ``FloatText``, which starts with a zero that the reader has not entered, and replaces
     an entry that is not a number by the last number.
 
-    Parameters
-    ----------
-    prediction : d2lps.notebook.predict.Prediction
-        The prediction that takes the guess.
+    Args:
+        prediction (d2lps.notebook.predict.Prediction): The prediction that takes the guess.
     """
 
     def __init__(self, prediction):

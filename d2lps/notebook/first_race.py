@@ -67,7 +67,12 @@ class FirstRace(Exploration):
             traces, _ = self._run(values)
             SCENES[key] = traces, staged([*traces.values()])
         content = pictured(*SCENES[key])
-        return content | {"report": verdict(content["data"]["runs"])}
+        gpus, nbytes, links = values["gpus"], show_size(values["nbytes"]), text(f"explore.{values['links']}")
+        place = f"{gpus} GPU, {nbytes}, {links}. "  # another picture on the page may show the same runs
+        for run in content["data"]["runs"]:
+            run["described"] = place + run["described"]
+        stills = [still.replace("<desc>", f"<desc>{escape(place)}", 1) for still in content["stills"]]
+        return content | {"stills": stills, "report": verdict(content["data"]["runs"])}
 
     def _offers(self) -> list[Offer]:
         now = self._now()

@@ -12,26 +12,19 @@ if TYPE_CHECKING:
 def opening(chapter: str) -> "Player | FirstRace":
     """Play the runs that the reader of a chapter will make and explain.
 
-    Parameters
-    ----------
-    chapter : str
-        Its number, such as ``"01"``, or the letter of an appendix, such as ``"a"``.
+    Args:
+        chapter: Its number, such as ``"01"``, or the letter of an appendix, such as ``"a"``.
 
-    Returns
-    -------
-    Player or FirstRace
+    Returns:
         A notebook shows it. A player has the name ``opening``, for links in the text. Chapter 00 has sliders.
 
-    Raises
-    ------
-    ExerciseError
-        If there is no course beside the package, or no such chapter in it.
+    Raises:
+        ExerciseError: If there is no course beside the package, or no such chapter in it.
 
-    Examples
-    --------
-    >>> import d2lps
-    >>> d2lps.opening("01")
-    <Player: GPU 0 37.5 ms, CPU 50 ms, shards 9.375 ms>
+    Example:
+        >>> import d2lps
+        >>> d2lps.opening("01")
+        <Player: GPU 0 37.5 ms, CPU 50 ms, shards 9.375 ms>
     """
     folders = {path.parent.name.partition("-")[0]: path.parent for path in sorted(CHAPTERS.glob("*/lesson.py"))}
     if not folders:

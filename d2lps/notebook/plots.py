@@ -10,6 +10,7 @@ from html import escape, unescape
 
 from d2lps.messages import named
 from d2lps.messages.marked import LANGUAGES, unmarked
+from d2lps.notebook.plot_words import described, table, words
 from d2lps.view.drawing.theme import STYLE
 from d2lps.view.tables import SCROLLS
 
@@ -52,10 +53,11 @@ def as_html(figure) -> str:
     least = round(LEAST * float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]))
     look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:max(100%,{least}px);min-width:{least}px"
     start = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look};height:auto"'
-    inside = svg.replace("<svg", start, 1)
+    inside = re.sub(r"<svg[^>]*>", lambda svg: f"{svg[0]}<desc>{escape(described(figure))}</desc>", svg, count=1)
+    inside = inside.replace("<svg", start, 1)
     if least > PHONE:
         inside = f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
-    return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{inside}</div>'
+    return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{inside}{table(figure)}</div>'
 
 
 def _placeholder(name: str, number: int) -> str:
@@ -84,14 +86,3 @@ def _in_theme(match: re.Match) -> str:
     if colour in DEFAULTS:
         return f"var(--d2-line{DEFAULTS[colour]})"
     return f"var(--d2-{REST[colour]})" if colour in REST else colour
-
-
-def words(figure) -> str:
-    """Describe a figure for screen readers: its axes and the names of its lines."""
-    parts = []
-    for axes in figure.axes:
-        legend = axes.get_legend()
-        lines = ", ".join(named(entry.get_text()) for entry in legend.get_texts()) if legend else ""
-        labels = [*map(named, (axes.get_title(), axes.get_ylabel(), axes.get_xlabel())), lines]
-        parts.append(" · ".join(label for label in labels if label))
-    return "; ".join(part for part in parts if part)

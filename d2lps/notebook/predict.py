@@ -37,36 +37,27 @@ def predict(name: str, asked: Mapping[str, str], guess: "Mapping[str, float | st
     them. The guess is stored in the workspace, for the next run of the notebook; it is never sent. Without a guess the
     program says so and goes on.
 
-    Parameters
-    ----------
-    name : str
-        The name of the prediction: letters, digits and ``-``.
-    asked : mapping of str to str
-        Each question, with the unit of its answer: ``"ms"``, ``"%"``, or ``""`` for a plain number.
-    guess : mapping of str to number, optional
-        The guess, if no fields can be shown. None for all questions is no guess.
+    Args:
+        name: The name of the prediction: letters, digits and ``-``.
+        asked: Each question, with the unit of its answer: ``"ms"``, ``"%"``, or ``""`` for a plain number.
+        guess: The guess, if no fields can be shown. None for all questions is no guess.
 
-    Returns
-    -------
-    Prediction
+    Returns:
         A notebook shows its fields; ``reveal`` compares the guess with the truth.
 
-    Raises
-    ------
-    PredictionError
-        For an invalid name or unit, and for a guess that is not plausible: no number, negative, with a unit, a
-        thousand times too large.
+    Raises:
+        PredictionError: For an invalid name or unit, and for a guess that is not plausible: no number, negative, with a
+            unit, a thousand times too large.
 
-    Examples
-    --------
-    >>> race = predict("race", {"GPU 0": "ms", "CPU": "ms"}, guess={"GPU 0": 60, "CPU": 30})
-    >>> print(race.reveal({"GPU 0": 60, "CPU": 80}))
-    GPU 0   you     60 ms
-            model   60 ms
-    CPU     you     30 ms
-            model   80 ms
-    GPU 0: right.
-    CPU: the right number is 2.7 times as large.
+    Example:
+        >>> race = predict("race", {"GPU 0": "ms", "CPU": "ms"}, guess={"GPU 0": 60, "CPU": 30})
+        >>> print(race.reveal({"GPU 0": 60, "CPU": 80}))
+        GPU 0   you     60 ms
+                model   60 ms
+        CPU     you     30 ms
+                model   80 ms
+        GPU 0: right.
+        CPU: the right number is 2.7 times as large.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9-]+", name):
         raise PredictionError("bad-name", name=repr(name))
@@ -82,14 +73,10 @@ def predict(name: str, asked: Mapping[str, str], guess: "Mapping[str, float | st
 class Prediction:
     """The result of :func:`predict`: the fields of a notebook, the guess, and its comparison with the truth.
 
-    Attributes
-    ----------
-    name : str
-        Its name.
-    asked : dict of str to str
-        Each question, with the unit of its answer.
-    guess : dict of str to float, or None
-        The numbers to which the reader has committed.
+    Attributes:
+        name: Its name.
+        asked: Each question, with the unit of its answer.
+        guess (dict of str to float, or None): The numbers to which the reader has committed.
     """
 
     def __init__(self, name: str, asked: dict[str, str]):
@@ -111,15 +98,11 @@ class Prediction:
     def commit(self, guess: "Mapping[str, float | str]") -> None:
         """Take a guess, store it, and show the answers that were hidden.
 
-        Parameters
-        ----------
-        guess : mapping of str to number or str
-            For each question a number in its unit. If all are None or empty, there is no guess.
+        Args:
+            guess: For each question a number in its unit. If all are None or empty, there is no guess.
 
-        Raises
-        ------
-        PredictionError
-            For a guess that is not plausible; it is not stored then.
+        Raises:
+            PredictionError: For a guess that is not plausible; it is not stored then.
         """
         if not isinstance(guess, Mapping) or set(guess) != set(self.asked):
             raise PredictionError("other-names", given=repr(guess), names=", ".join(self.asked))
@@ -147,25 +130,17 @@ class Prediction:
     ) -> "Revealed":
         """Show the guess beside the truth, once there is a guess.
 
-        Parameters
-        ----------
-        model : mapping of str to number or Trace, optional
-            The model's answer to each question: a number in its unit, or a trace, which stands for its duration. The
-            guess is judged by it.
-        measured : mapping of str to number or Trace, optional
-            The measured answers; they judge the guess as well.
-        **columns : mapping of str to number or Trace
-            Further answers, each under the heading ``table.<column>`` of the messages.
+        Args:
+            model: The model's answer to each question: a number in its unit, or a trace, which stands for its duration.
+                The guess is judged by it.
+            measured: The measured answers; they judge the guess as well.
+            **columns: Further answers, each under the heading ``table.<column>`` of the messages.
 
-        Returns
-        -------
-        Revealed
+        Returns:
             Bars in a notebook, lines elsewhere; hidden as long as there is no guess.
 
-        Raises
-        ------
-        PredictionError
-            If a question has no answer, or a trace answers a question that is not about time.
+        Raises:
+            PredictionError: If a question has no answer, or a trace answers a question that is not about time.
         """
         sources = {**columns} | ({} if model is None and measured is not None else {"model": model})
         sources |= {} if measured is None else {"measured": measured}
@@ -297,16 +272,11 @@ class Revealed:
 
     It is displayed again as soon as the reader has guessed.
 
-    Parameters
-    ----------
-    bars : callable
-        Returns question → its bars.
-    guessed : callable
-        Returns True if there is a guess.
-    thoughts : callable
-        Returns the sentences about the guess.
-    data : callable
-        Returns the data with which a page without a kernel judges a guess made there.
+    Args:
+        bars: Returns question → its bars.
+        guessed: Returns True if there is a guess.
+        thoughts: Returns the sentences about the guess.
+        data: Returns the data with which a page without a kernel judges a guess made there.
     """
 
     def __init__(

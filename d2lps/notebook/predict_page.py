@@ -53,14 +53,10 @@ color:inherit;font:inherit}
 def form(name: str, asked: Mapping[str, str], within: tuple[float, float], near: float) -> str:
     """Return the question as HTML in the current language, with the data from which a script makes fields.
 
-    Parameters
-    ----------
-    name, asked
-        As for :func:`d2lps.predict`.
-    within : tuple of float
-        The range of plausible guesses.
-    near : float
-        The relative error within which a guess is right.
+    Args:
+        name, asked: As for :func:`d2lps.predict`.
+        within: The range of plausible guesses.
+        near: The relative error within which a guess is right.
     """
     low, high = within
     data = {

@@ -7,21 +7,17 @@ from html import escape
 from d2lps.messages import html_language, said, text
 from d2lps.notebook import kept
 from d2lps.notebook.course_map import CourseMap, line
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, tables
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, chosen, tables
 from d2lps.view.drawing.course_map import Mark, Stop
 
 
 class Progress:
     """The result of :func:`progress`; a notebook shows the map of the course, and the exercises below it.
 
-    Attributes
-    ----------
-    chapters : dict of str to dict
-        Chapter → exercise → the day on which it was first passed, or None; only chapters with exercises.
-    titles : dict of str to str
-        Chapter → its number and title; only chapters with exercises.
-    ended : dict of str to str
-        Chapter → the day on which its notebook was first run to the end; only chapters that were.
+    Attributes:
+        chapters: Chapter → exercise → the day on which it was first passed, or None; only chapters with exercises.
+        titles: Chapter → its number and title; only chapters with exercises.
+        ended: Chapter → the day on which its notebook was first run to the end; only chapters that were.
     """
 
     def __init__(
@@ -84,27 +80,20 @@ def progress(here: str = "") -> Progress:
     An exercise is passed once :func:`check_exercise` has accepted an answer, in any language. The workspace stores
     both, and nothing is sent anywhere.
 
-    Parameters
-    ----------
-    here : str
-        The number of a chapter, as ``"02"``, in the last cell of its notebook: it is stored that this cell has been
-        run, and the chapter gets a frame on the map.
+    Args:
+        here: The number of a chapter, as ``"02"``, in the last cell of its notebook: it is stored that this cell has
+            been run, and the chapter gets a frame on the map.
 
-    Returns
-    -------
-    Progress
+    Returns:
         A notebook shows the map of the course; printed, it has a line for each chapter.
 
-    Raises
-    ------
-    ExerciseError
-        If there is no course beside the package, or no chapter of that number.
+    Raises:
+        ExerciseError: If there is no course beside the package, or no chapter of that number.
 
-    Examples
-    --------
-    >>> import d2lps
-    >>> list(d2lps.progress().chapters["01-data-parallelism"])
-    ['own-gpu', 'overlap', 'split']
+    Example:
+        >>> import d2lps
+        >>> list(d2lps.progress().chapters["01-data-parallelism"])
+        ['own-gpu', 'overlap', 'split']
     """
     exercises, slugs = all_texts(), {stop.number: stop.slug for stop in CourseMap().stops()}
     if here and here not in slugs:
@@ -112,7 +101,7 @@ def progress(here: str = "") -> Progress:
     if here and _day("ended", slugs[here]) is None:
         kept.keep("ended", slugs[here], {"day": date.today().isoformat()})
     titles, chapters = {}, {}
-    for entry in tables(CHAPTERS / "toc.toml")["chapter"]:
+    for entry in chosen(tables(CHAPTERS / "toc.toml")["chapter"]):
         slug = entry["slug"]
         days = {id: _day("passed", id) for id, texts in exercises.items() if texts.folder.name == slug}
         if days:  # an appendix has no exercises

@@ -31,28 +31,21 @@ def recorded(package: str, found: Any = None) -> Any:
     The recorded result comes with a printed sentence, which says when it was recorded, with which versions, and how to
     run it here.
 
-    Parameters
-    ----------
-    package : str
-        The package, which is also the name of an extra of d2lps, such as ``"mxnet"``.
-    found : optional
-        The result of a run on this machine, made of lists, dicts, numbers and texts; None if the package is missing.
+    Args:
+        package: The package, which is also the name of an extra of d2lps, such as ``"mxnet"``.
+        found: The result of a run on this machine, made of lists, dicts, numbers and texts; None if the package is
+            missing.
 
-    Returns
-    -------
-    object
+    Returns:
         ``found``, unless it is None.
 
-    Raises
-    ------
-    NotRecorded
-        If ``found`` is None and no chapter has a recorded result.
+    Raises:
+        NotRecorded: If ``found`` is None and no chapter has a recorded result.
 
-    Examples
-    --------
-    >>> from d2lps.notebook.recorded import recorded
-    >>> recorded("mxnet", {"seconds": 0.5})
-    {'seconds': 0.5}
+    Example:
+        >>> from d2lps.notebook.recorded import recorded
+        >>> recorded("mxnet", {"seconds": 0.5})
+        {'seconds': 0.5}
     """
     if found is not None:
         _found[package] = found

@@ -4,9 +4,9 @@
 >>> table
 <ScheduleTable: 2 devices, 8 tasks>
 >>> print(table.schedule)
-slot   0    1    2    3    4    5
-gpu0   F0.0 F0.1      B0.0      B0.1
-gpu1        F1.0 B1.0 F1.1 B1.1
+slot   0  1  2  3  4  5
+gpu0   F0 F1    B0    B1
+gpu1      F0 B0 F1 B1
 
 Without a kernel, on a page of the site, the same module judges the same table: ``schedule_table.js`` has the law of
 :mod:`d2lps.schedule.pipelines` for tasks of one slot each, and a test compares the two.
@@ -63,33 +63,24 @@ def edit(
 ) -> "ScheduleTable":
     """Show the table of a pipeline, to be edited: devices × slots, with the verdict, the bubbles and the memory.
 
-    Parameters
-    ----------
-    schedule : str, mapping or Schedule
-        ``"gpipe"``, ``"1f1b"``, ``"interleaved"`` or ``"zb-h1"``, for ``devices`` and ``micro``; or a table such as
-        :func:`~d2lps.schedule.one_f_one_b` returns, or the schedule of a pipeline.
-    devices, micro, chunks : int
-        How many devices (1 to 8) and micro-batches (1 to 16); how many stages per device if they are interleaved (2 to
-        4).
-    room : int, optional
-        How many micro-batches a device can save (1 to 16); None for no limit.
-    paste : str
-        The text in the field for schedules that torch or torchtitan has printed.
+    Args:
+        schedule: ``"gpipe"``, ``"1f1b"``, ``"interleaved"`` or ``"zb-h1"``, for ``devices`` and ``micro``; or a table
+            such as :func:`~d2lps.schedule.one_f_one_b` returns, or the schedule of a pipeline.
+        devices, micro, chunks: How many devices (1 to 8) and micro-batches (1 to 16); how many stages per device if
+            they are interleaved (2 to 4).
+        room: How many micro-batches a device can save (1 to 16); None for no limit.
+        paste: The text in the field for schedules that torch or torchtitan has printed.
 
-    Returns
-    -------
-    ScheduleTable
+    Returns:
         A notebook shows it; ``table`` and ``schedule`` return what the reader has made of it.
 
-    Raises
-    ------
-    ScheduleError
-        For numbers that the menus do not offer, an unknown name, or a schedule that is not that of a pipeline.
+    Raises:
+        ScheduleError: For numbers that the menus do not offer, an unknown name, or a schedule that is not that of a
+            pipeline.
 
-    Examples
-    --------
-    >>> edit("gpipe", devices=2, micro=2).table[1]
-    [('F', 0, 1), ('F', 1, 1), ('B', 0, 1), ('B', 1, 1)]
+    Example:
+        >>> edit("gpipe", devices=2, micro=2).table[1]
+        [('F', 0, 1), ('F', 1, 1), ('B', 0, 1), ('B', 1, 1)]
     """
     limits = {"devices": (devices, 1, MOST_DEVICES), "micro": (micro, 1, MOST_MICRO), "chunks": (chunks, *CHUNKS)}
     limits |= {} if room is None else {"room": (room, 1, MOST_MICRO)}
@@ -139,12 +130,10 @@ def _rows(schedule: "Mapping[int, Sequence[Cell]] | Schedule") -> list[list[list
 class ScheduleTable(AnyWidget):
     """The result of :func:`edit`.
 
-    Attributes
-    ----------
-    table : dict of int to list of (str, int, int)
-        Device → its tasks in order, as the reader has left them: kind, micro-batch, stage.
-    schedule : Schedule
-        Made of the table. Raises ScheduleError if it cannot be done.
+    Attributes:
+        table (dict of int to list of (str, int, int)): Device → its tasks in order, as the reader has left them: kind,
+            micro-batch, stage.
+        schedule: Made of the table. Raises ScheduleError if it cannot be done.
     """
 
     _esm = EDIT

@@ -12,10 +12,8 @@ MOST_NODES, MOST_EVENTS = 64, 2000  # larger ones would take too long: their ``r
 class Late:
     """An object to display, made in the language that is set when it is shown.
 
-    Parameters
-    ----------
-    bundle : callable
-        Returns its forms: type → text.
+    Args:
+        bundle: Returns its forms: type → text.
     """
 
     def __init__(self, bundle: Callable[[], dict]):

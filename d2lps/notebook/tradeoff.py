@@ -16,7 +16,7 @@ from d2lps.messages import html_language, text
 from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import Offer, page
 from d2lps.scaling.job import Job
-from d2lps.units import show_seconds
+from d2lps.units import show_number, show_seconds
 from d2lps.view.drawing.svg import area, fine, sheet, stroke, tag, words, worker
 from d2lps.view.player import has_front_end, without_view
 from d2lps.view.tables import SCROLLS
@@ -36,30 +36,22 @@ def tradeoff(
 ) -> "Tradeoff":
     """Show a training on the curve of steps and examples, with sliders for batch, devices and price.
 
-    Parameters
-    ----------
-    job : Job
-        The training.
-    price : float
-        US dollars per device and hour.
-    dots : sequence of (float, float)
-        Other trainings, such as measured ones, as multiples of the fewest steps and examples.
-    devices, prices : sequence of numbers
-        The positions of the sliders; ``price`` is always one of them.
+    Args:
+        job: The training.
+        price: US dollars per device and hour.
+        dots: Other trainings, such as measured ones, as multiples of the fewest steps and examples.
+        devices, prices: The positions of the sliders; ``price`` is always one of them.
 
-    Returns
-    -------
-    Tradeoff
+    Returns:
         A notebook shows it, with its sliders.
 
-    Examples
-    --------
-    >>> lab = tradeoff(Job(72_000, 1e6, 22_000, 0.288, 2048), 6.88)
-    >>> lab
-    <tradeoff: 64 devices, batch 1 × V_c: 39.75 h>
-    >>> lab.controls["devices"].value = 256
-    >>> lab
-    <tradeoff: 256 devices, batch 1 × V_c: 18.58 h>
+    Example:
+        >>> lab = tradeoff(Job(72_000, 1e6, 22_000, 0.288, 2048), 6.88)
+        >>> lab
+        <tradeoff: 64 devices, batch 1 × V_c: 39.75 h>
+        >>> lab.controls["devices"].value = 256
+        >>> lab
+        <tradeoff: 256 devices, batch 1 × V_c: 18.58 h>
     """
     return Tradeoff(job, price, dots, devices, prices)
 
@@ -67,10 +59,8 @@ def tradeoff(
 class Tradeoff(ipywidgets.VBox):
     """The result of :func:`tradeoff`.
 
-    Attributes
-    ----------
-    controls : dict of str to widget
-        The sliders ``"batch"`` (as a multiple of V_c), ``"devices"`` and ``"price"``.
+    Attributes:
+        controls (dict of str to widget): The sliders ``"batch"`` (as a multiple of V_c), ``"devices"`` and ``"price"``.
     """
 
     def __init__(self, job: Job, price: float, dots: Sequence, devices: Sequence[int], prices: Sequence[float]):
@@ -161,7 +151,7 @@ class Tradeoff(ipywidgets.VBox):
         turned = f"rotate(-90 16 {TOP + HIGH / 2})"
         parts.append(words(text("tradeoff.y"), 16, TOP + HIGH / 2, "note", "ink", transform=turned))
         parts += self._legend()
-        title = text("tradeoff.title", steps=f"{x:.3g}", examples=f"{y:.3g}")
+        title = text("tradeoff.title", steps=show_number(x, 3), examples=show_number(y, 3))
         return sheet(
             LEFT + WIDE + 14, TOP + HIGH + 44, title, *parts, style="min-width:460px;max-width:100%;height:auto"
         )
@@ -232,4 +222,4 @@ def _count(number: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.4g} h" if seconds >= 600 else show_seconds(seconds)
+    return f"{show_number(seconds / 3600)} h" if seconds >= 600 else show_seconds(seconds)

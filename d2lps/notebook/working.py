@@ -16,10 +16,8 @@ AFTER, EVERY = 2.0, 0.5  # seconds
 class Working:
     """A line below the cell that runs, in a thread of its own.
 
-    Parameters
-    ----------
-    shell : InteractiveShell
-        The notebook's shell, with its events.
+    Args:
+        shell (InteractiveShell): The notebook's shell, with its events.
     """
 
     def __init__(self, shell):

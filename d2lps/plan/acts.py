@@ -28,25 +28,19 @@ class PlanData(Protocol):
 class PlanError(Brief, ValueError):
     """A broken plan; the sentence names the step, the node and the key.
 
-    Parameters
-    ----------
-    reason : str
-        The sentence's key in messages/ under ``plan`` (``"counted-twice"``).
-    plan : Plan, optional
-        The broken plan, if it could be read at all; a learner's attempt can then be played up to ``step``.
-    step : int, optional
-        Counted from 1; None if no single step is to blame.
-    **values
-        Values that fill the sentence.
+    Args:
+        reason: The sentence's key in messages/ under ``plan`` (``"counted-twice"``).
+        plan (Plan): The broken plan, if it could be read at all; a learner's attempt can then be played up to ``step``.
+        step: Counted from 1; None if no single step is to blame.
+        **values: Values that fill the sentence.
 
-    Examples
-    --------
-    >>> from d2lps import Plan
-    >>> try:
-    ...     Plan(["a", "b"], {"g": 1}, [[Send("a", "b", "g")]])
-    ... except PlanError as error:
-    ...     print(error.reason, error)
-    incomplete at the end, after 1 steps: key g of a is not the whole sum: b missing
+    Example:
+        >>> from d2lps import Plan
+        >>> try:
+        ...     Plan(["a", "b"], {"g": 1}, [[Send("a", "b", "g")]])
+        ... except PlanError as error:
+        ...     print(error.reason, error)
+        incomplete at the end, after 1 steps: key g of a is not the whole sum: b missing
     """
 
     def __init__(self, reason: str, plan: PlanData | None = None, step: int | None = None, **values: object):
@@ -60,19 +54,14 @@ class PlanError(Brief, ValueError):
 class Send(NamedTuple):
     """A message: ``src`` sends its value of ``key`` to ``dst``, which adds it or copies it.
 
-    Parameters
-    ----------
-    src, dst : str
-        Two nodes.
-    key : str
-        The key that is sent.
-    op : str
-        ``"add"`` or ``"copy"``.
+    Args:
+        src, dst: Two nodes.
+        key: The key that is sent.
+        op: ``"add"`` or ``"copy"``.
 
-    Examples
-    --------
-    >>> print(Send("gpu1", "gpu0", "g"), "|", Send("gpu0", "gpu1", "g", "copy"))
-    gpu1→gpu0 +g | gpu0→gpu1 =g
+    Example:
+        >>> print(Send("gpu1", "gpu0", "g"), "|", Send("gpu0", "gpu1", "g", "copy"))
+        gpu1→gpu0 +g | gpu0→gpu1 =g
     """
 
     src: str
@@ -87,19 +76,14 @@ class Send(NamedTuple):
 class Update(NamedTuple):
     """An optimizer step: ``node`` turns its complete sum of ``key`` into new weights.
 
-    Parameters
-    ----------
-    node, key : str
-        The node that holds the sum, and the key.
-    rule : str
-        ``"sgd"``, ``"adagrad"`` or ``"adam"``.
-    numbers : tuple of (str, float)
-        The rule's numbers, such as ``(("lr", 0.1),)``.
+    Args:
+        node, key: The node that holds the sum, and the key.
+        rule: ``"sgd"``, ``"adagrad"`` or ``"adam"``.
+        numbers: The rule's numbers, such as ``(("lr", 0.1),)``.
 
-    Examples
-    --------
-    >>> print(Update("gpu0", "g", "sgd", (("lr", 0.1),)))
-    gpu0 sgd(g, lr=0.1)
+    Example:
+        >>> print(Update("gpu0", "g", "sgd", (("lr", 0.1),)))
+        gpu0 sgd(g, lr=0.1)
     """
 
     node: str
@@ -114,14 +98,10 @@ class Update(NamedTuple):
 def sends(step: Iterable[Send | Update]) -> list[Send]:
     """Return the sends of a step, in the order written.
 
-    Parameters
-    ----------
-    step : iterable of Send or Update
-        A step of a plan.
+    Args:
+        step: A step of a plan.
 
-    Returns
-    -------
-    list of Send
+    Returns:
         The sends without the updates.
     """
     return [act for act in step if isinstance(act, Send)]
@@ -130,14 +110,10 @@ def sends(step: Iterable[Send | Update]) -> list[Send]:
 def updates(step: Iterable[Send | Update]) -> list[Update]:
     """Return the updates of a step, in the order written; they act after its sends.
 
-    Parameters
-    ----------
-    step : iterable of Send or Update
-        A step of a plan.
+    Args:
+        step: A step of a plan.
 
-    Returns
-    -------
-    list of Update
+    Returns:
         The updates without the sends.
     """
     return [act for act in step if isinstance(act, Update)]

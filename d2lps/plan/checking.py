@@ -19,12 +19,9 @@ Slot = tuple[str, str]  # (node, key)
 class Holding(NamedTuple):
     """The value that a node holds for a key.
 
-    Parameters
-    ----------
-    who : int
-        The nodes whose gradients are in it: a bit per node, in the plan's order.
-    updated : bool
-        True once an optimizer has turned it into new weights.
+    Args:
+        who: The nodes whose gradients are in it: a bit per node, in the plan's order.
+        updated: True once an optimizer has turned it into new weights.
     """
 
     who: int
@@ -59,22 +56,15 @@ def complete(plan: PlanData) -> dict[str, int]:
 def replay(plan: PlanData) -> Iterator[tuple[int, Holdings]]:
     """Yield the holdings of all nodes before the first step (step 0) and after each step.
 
-    Parameters
-    ----------
-    plan : Plan
-        A sound plan, or a broken one, which is followed up to the step that breaks it.
+    Args:
+        plan (Plan): A sound plan, or a broken one, which is followed up to the step that breaks it.
 
-    Yields
-    ------
-    number : int
-        The number of the step.
-    holdings : dict
-        (node, key) → :class:`Holding`; a key that a node does not hold is absent.
+    Yields:
+        number: The number of the step.
+        holdings: (node, key) → :class:`Holding`; a key that a node does not hold is absent.
 
-    Raises
-    ------
-    PlanError
-        At the first act that is not allowed.
+    Raises:
+        PlanError: At the first act that is not allowed.
     """
     holdings: Holdings = {}
     nodes, keys, updated = plan.nodes, tuple(plan.share), _updated(plan)

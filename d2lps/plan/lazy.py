@@ -24,9 +24,11 @@ class Described(Sequence):
 
     @property
     def description(self) -> tuple | None:
+        """All from which the items follow: sequences with equal descriptions are equal. None if there is none."""
         return None
 
     def item(self, t: int) -> object:
+        """Make item t."""
         raise NotImplementedError
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import TypeGuard
 
 from d2lps.messages import text
+from d2lps.units import show_number
 
 
 def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
@@ -101,7 +102,7 @@ def fitting(name: str, value: object) -> str | None:
         return None if 0 <= value < 1 else text("number.below-1")
     if name in AT_LEAST_0 and value < 0:
         return text("number.at-least-0")
-    return None if abs(value) <= LARGEST else text("number.at-most", most=f"{LARGEST:g}")
+    return None if abs(value) <= LARGEST else text("number.at-most", most=show_number(LARGEST))
 
 
 def numbers_of(rule: str) -> dict[str, bool]:

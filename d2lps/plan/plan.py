@@ -44,33 +44,25 @@ class Plan:
     All fields are tuples; beyond 64 nodes ``steps``, ``holds`` and ``wants`` may be sequences that make their items on
     demand (:mod:`d2lps.plan.lazy`).
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        Names, in the order in which they are drawn and assigned to devices.
-    share : mapping of str to Fraction, int or str
-        Key → its exact fraction of the buffer, such as ``"1/4"``; no floats. Together they are 1.
-    steps : iterable of iterable of Send or Update
-        The module's docstring explains their meaning.
-    holds : iterable of str or (str, str), optional
-        The (node, key) pairs that have a gradient of their own at the start; a node's name alone stands for all keys;
-        if left out, every node holds every key.
-    wants : iterable of str, (str, str) or (str, str, str), optional
-        The (node, key) pairs that must be complete at the end, or (node, key, state) with the state ``"sum"`` or
-        ``"updated"``; a node's name alone stands for all keys; if left out, every node wants every key. A missing state
-        is ``"updated"`` for keys that the plan updates, else ``"sum"``.
+    Args:
+        nodes: Names, in the order in which they are drawn and assigned to devices.
+        share: Key → its exact fraction of the buffer, such as ``"1/4"``; no floats. Together they are 1.
+        steps (iterable of iterable of Send or Update): The module's docstring explains their meaning.
+        holds (iterable of str or (str, str)): The (node, key) pairs that have a gradient of their own at the start; a
+            node's name alone stands for all keys; if left out, every node holds every key.
+        wants (iterable of str, (str, str) or (str, str, str)): The (node, key) pairs that must be complete at the end,
+            or (node, key, state) with the state ``"sum"`` or ``"updated"``; a node's name alone stands for all keys; if
+            left out, every node wants every key. A missing state is ``"updated"`` for keys that the plan updates, else
+            ``"sum"``.
 
-    Raises
-    ------
-    PlanError
-        If the plan cannot be read, or is broken (up to 64 nodes; call :func:`check` on larger ones).
+    Raises:
+        PlanError: If the plan cannot be read, or is broken (up to 64 nodes; call :func:`check` on larger ones).
 
-    Examples
-    --------
-    >>> from d2lps import Send
-    >>> plan = Plan(["a", "b"], {"g": 1}, [[Send("a", "b", "g")], [Send("b", "a", "g", "copy")]])
-    >>> plan.slices(10), plan.order("g")
-    ({'g': slice(0, 10, None)}, ('b', 'a'))
+    Example:
+        >>> from d2lps import Send
+        >>> plan = Plan(["a", "b"], {"g": 1}, [[Send("a", "b", "g")], [Send("b", "a", "g", "copy")]])
+        >>> plan.slices(10), plan.order("g")
+        ({'g': slice(0, 10, None)}, ('b', 'a'))
     """
 
     nodes: tuple[str, ...]
@@ -109,14 +101,10 @@ class Plan:
     def slices(self, count: int) -> dict[str, slice]:
         """Return the slice of each key in a buffer: see :func:`d2lps.plan.slices`.
 
-        Parameters
-        ----------
-        count : int
-            The number of elements of the buffer.
+        Args:
+            count: The number of elements of the buffer.
 
-        Returns
-        -------
-        dict of str to slice
+        Returns:
             Slices in the order of the keys.
         """
         return slices(self.share, count)
@@ -124,26 +112,19 @@ class Plan:
     def order(self, key: str) -> "str | tuple":
         """Return the order in which the gradients of ``key`` are added up.
 
-        Parameters
-        ----------
-        key : str
-            A key of the plan.
+        Args:
+            key: A key of the plan.
 
-        Returns
-        -------
-        str or tuple
+        Returns:
             Nested pairs of node names; a single name if nothing is added.
 
-        Raises
-        ------
-        PlanError
-            For a key that is not in the plan, or that no node wants.
+        Raises:
+            PlanError: For a key that is not in the plan, or that no node wants.
 
-        Examples
-        --------
-        >>> from d2lps import sharded
-        >>> sharded(["a", "b", "c"]).order("g2")
-        (('b', 'a'), 'c')
+        Example:
+            >>> from d2lps import sharded
+            >>> sharded(["a", "b", "c"]).order("g2")
+            (('b', 'a'), 'c')
         """
         if key not in self.share:
             raise PlanError("unknown-key", self, where="order", key=key, keys=" ".join(self.share))
@@ -177,9 +158,7 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as JSON text.
 
-        Returns
-        -------
-        str
+        Returns:
             Text from which :meth:`from_json` makes an equal plan.
         """
         share = {key: str(part) for key, part in self.share.items()}
@@ -199,20 +178,14 @@ class Plan:
     def from_json(cls, source: str) -> "Plan":
         """Return the plan that :meth:`to_json` wrote.
 
-        Parameters
-        ----------
-        source : str
-            JSON text.
+        Args:
+            source: JSON text.
 
-        Returns
-        -------
-        Plan
+        Returns:
             A plan checked like any other.
 
-        Raises
-        ------
-        PlanError
-            If ``source`` is something else.
+        Raises:
+            PlanError: If ``source`` is something else.
         """
         try:
             data = json.loads(source)
@@ -233,20 +206,15 @@ def check(plan: Plan) -> None:
     overwritten and added to in one step, no key is updated before its sum is complete, and at the end every node has
     the complete sum of every key that it wants.
 
-    Parameters
-    ----------
-    plan : Plan
-        A plan of any size.
+    Args:
+        plan: A plan of any size.
 
-    Raises
-    ------
-    PlanError
-        With a sentence that names the step, the node and the key.
+    Raises:
+        PlanError: With a sentence that names the step, the node and the key.
 
-    Examples
-    --------
-    >>> from d2lps import ring
-    >>> check(ring(["a", "b", "c"]))
+    Example:
+        >>> from d2lps import ring
+        >>> check(ring(["a", "b", "c"]))
     """
     require_plan("check", plan)
     verify(plan)

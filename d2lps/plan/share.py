@@ -14,10 +14,8 @@ from d2lps.units import is_count
 class Share(Mapping[str, Fraction]):
     """Key → fraction of the buffer: ordered, immutable, hashable. The caller makes sure that they add up to 1.
 
-    Parameters
-    ----------
-    parts : mapping of str to Fraction, int or str
-        The keys in the order in which they lie in the buffer.
+    Args:
+        parts: The keys in the order in which they lie in the buffer.
     """
 
     def __init__(self, parts: Mapping[str, "Fraction | int | str"]):
@@ -27,14 +25,10 @@ class Share(Mapping[str, Fraction]):
     def ratio(self, key: str) -> tuple[int, int]:
         """Return the fraction of a key as (numerator, denominator): unlike fractions, pairs of ints are hashed fast.
 
-        Parameters
-        ----------
-        key : str
-            A key.
+        Args:
+            key: A key.
 
-        Returns
-        -------
-        tuple of int
+        Returns:
             In lowest terms.
         """
         return self._ratios[key]
@@ -74,22 +68,15 @@ def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
 
     The fractions are exact because floats lose elements: ⌊N·Σ1/n⌋ drops the last one for n = 6, 7, 10 and 13.
 
-    Parameters
-    ----------
-    share : mapping of str to Fraction
-        Key → its part of the buffer.
-    count : int
-        The number of elements of the buffer, N.
+    Args:
+        share: Key → its part of the buffer.
+        count: The number of elements of the buffer, N.
 
-    Returns
-    -------
-    dict of str to slice
+    Returns:
         Slices one after the other, without gaps.
 
-    Raises
-    ------
-    ValueError
-        For a count that is not a whole number of 0 or more.
+    Raises:
+        ValueError: For a count that is not a whole number of 0 or more.
     """
     if not is_count(count):
         raise ValueError(f"a buffer of {count!r} elements: the number must be whole, 0 or more")

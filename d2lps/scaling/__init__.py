@@ -2,22 +2,23 @@
 
 >>> choice = parallelize("gpt3", gpus=1024, batch=1536)
 >>> choice.layout.tensor, choice.layout.pipeline, choice.layout.data
-(8, 4, 32)
+(4, 8, 32)
 >>> print(choice.reason.partition(":")[0])
-t·p = 8·4 (ZeRO stage 1) is the fastest cut that fits
+t·p = 4·8 (ZeRO stage 1) is the smallest cut among the fast ones that fit
 
-Start with ``transformer.py``: it counts the parameters, FLOPs and activations of a :class:`Transformer`, and knows some
-by name. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that it keeps and sends per GPU;
-``ledger.py`` lists the memory, and ``measured.py``, the only part that needs torch, measures it. ``speed.py`` predicts
-seconds with one calibrated constant, and has the published runs; ``choosing.py`` searches for the fastest layout, and
-``command.py`` is ``python -m d2lps parallelize``. ``job.py`` has time to accuracy and its cost for a batch and a number
-of devices, and ``published.py`` the compute of known trainings, the speed of GPUs and list prices.
+Start with ``transformer.py``: it counts the parameters, FLOPs and activations of a :class:`Transformer`; ``models.py``
+knows some by name, and reads ``config.json``. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that
+it keeps and sends per GPU; ``ledger.py`` lists the memory, and ``measured.py``, the only part that needs torch,
+measures it. ``speed.py`` predicts seconds with one calibrated constant, and has the published runs and their errors;
+``choosing.py`` ranks the layouts, and ``command.py`` is ``python -m d2lps parallelize``; ``job.py`` has time to
+accuracy and its cost for a batch, and ``published.py`` the compute of known trainings, the speed of GPUs and prices.
 """
 
 from d2lps.scaling.choosing import Choice, parallelize
 from d2lps.scaling.job import Job, fit
 from d2lps.scaling.layout import Layout, kept, sent
 from d2lps.scaling.ledger import Ledger, memory
+from d2lps.scaling.models import MODELS
 from d2lps.scaling.published import CHIPS, PRICES, TRAINED
 from d2lps.scaling.speed import (
     GPUS,
@@ -32,7 +33,7 @@ from d2lps.scaling.speed import (
     step,
     throughput,
 )
-from d2lps.scaling.transformer import MODELS, ScalingError, Transformer
+from d2lps.scaling.transformer import ScalingError, Transformer
 
 __all__ = [
     "CHIPS",

@@ -1,61 +1,101 @@
 """``python -m d2lps parallelize``: choose a layout, print it as a table, and write a trace of its pipeline."""
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
 
 from d2lps.messages import LANGUAGES, speak, text, why
 from d2lps.scaling.choosing import Choice, parallelize
-from d2lps.scaling.speed import GPUS
-from d2lps.scaling.transformer import MODELS, ScalingError
+from d2lps.scaling.models import MODELS, from_config, read
+from d2lps.scaling.speed import GPUS, Gpu
+from d2lps.scaling.transformer import ScalingError
 from d2lps.schedule import interleaved, one_f_one_b, pipeline
 from d2lps.simulate import cost
 from d2lps.topology import Topology, both_ways
 from d2lps.trace import Trace
-from d2lps.units import Bandwidth, UnitError
+from d2lps.units import Bandwidth, UnitError, bandwidth, meant_size, seconds
 
+OWN = '{"peak": 989e12, "memory": 80e9, "reading": 3.35e12, "inside": 450e9, "outside": 50e9, "fp8": 1979e12}'
+UNITS = {"memory": "80 GB", "network": "400 Gbit/s"}  # an example of each
 MOST_STAGES, MOST_TASKS = 16, 4096  # of a trace, so that it can be read
 
 
 def main(arguments: list[str]) -> int:
     """Print the layout that :func:`d2lps.parallelize` chooses; 1 if there is none, or its trace cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m d2lps parallelize", description=__doc__.partition(": ")[2])
-    parser.add_argument("--model", required=True, help=" ".join(MODELS))
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", help=" ".join(MODELS))
+    which.add_argument("--config", type=Path, metavar="FILE", help="config.json of a model, as Hugging Face writes it")
     parser.add_argument("--gpus", required=True, type=_count, help="number of all GPUs")
-    parser.add_argument("--gpu", default="a100", help=f"{' or '.join(GPUS)}; %(default)s if left out")
+    parser.add_argument("--gpu", default="a100", help=f"{' '.join(GPUS)}, or FILE.json; %(default)s if left out")
     parser.add_argument("--memory", help='of a GPU, such as "80 GB"; that of its data sheet if left out')
     parser.add_argument("--per-node", type=_count, default=8, help="GPUs of a machine; %(default)s if left out")
     parser.add_argument("--batch", type=_count, help="sequences of a step; about 4 million tokens if left out")
     parser.add_argument("--tensor", type=_count, help="GPUs that share a matrix; chosen if left out")
     parser.add_argument("--pipeline", type=_count, help="stages; chosen if left out")
+    parser.add_argument("--context", type=_count, help="tokens of a sequence; those of the model if left out")
+    parser.add_argument("--network", help='a GPU\'s rate to other machines, such as "400 Gbit/s"')
+    parser.add_argument("--precision", choices=("bf16", "fp8", "mixed"), default="bf16", help="mixed: 16-bit gradients")
+    parser.add_argument("--fused-swiglu", action="store_true", help="save two vectors per perceptron, as xFormers does")
+    parser.add_argument("--measured", metavar="LAYOUT=SECONDS", help="a measured step, such as t8.p4.v3=21.5")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--language", choices=LANGUAGES, default="en")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the pipeline for Perfetto or chrome://tracing"
     )
     options = vars(parser.parse_args(arguments))
-    file = options.pop("trace")
+    file, config, as_json = (options.pop(name) for name in ("trace", "config", "json"))
     speak(options.pop("language"))
     try:
-        for name, known in (("model", MODELS), ("gpu", GPUS)):
-            if options[name] not in known:
-                raise ScalingError(text("scaling.one-of", name=name, value=options[name], known=", ".join(known)))
+        for unit, convert in (("memory", meant_size), ("network", bandwidth)):
+            if options[unit] is not None:
+                convert(options[unit])
+        if config:
+            options["model"] = from_config(read(config), str(config))
+        if options["gpu"].endswith(".json"):
+            options["gpu"] = _own_gpu(Path(options["gpu"]))
+        for name, known, own in (("model", MODELS, "--config config.json"), ("gpu", GPUS, f"--gpu FILE.json = {OWN}")):
+            value = options[name]
+            if isinstance(value, str) and value not in known:
+                raise ScalingError(text("scaling.one-of", name=name, value=value, known=", ".join(known), own=own))
+        if options["measured"]:
+            options["measured"] = _measured(options["measured"])
         choice = parallelize(**options)
     except UnitError:
-        print(text("scaling.memory", value=options["memory"]), file=sys.stderr)
+        print(text("scaling.unit", name=unit, value=options[unit], example=UNITS[unit]), file=sys.stderr)
         return 1
     except ScalingError as error:
         names = "|".join(options)  # as Python writes them; the command writes --per-node
         spelled = re.sub(rf"\b({names})(?= =)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
         print(spelled, file=sys.stderr)
         return 1
-    print(choice)
+    print(json.dumps(choice.as_json()) if as_json else choice)
     return _write(choice, file) if file else 0
 
 
 def _count(value: str) -> "int | str":
     """Return a number, or what is none: parallelize refuses it in the reader's language."""
     return int(value) if value.isdecimal() else value
+
+
+def _measured(value: str) -> tuple[str, float]:
+    """Return a layout and its seconds."""
+    layout, _, took = value.partition("=")
+    try:
+        return layout, seconds(took if took.strip()[-1:] == "s" else f"{took} s")
+    except UnitError:
+        raise ScalingError(text("scaling.short", layout=value)) from None
+
+
+def _own_gpu(file: Path) -> Gpu:
+    """Return the data sheet of a file."""
+    sheet = read(file)
+    numbers = all(isinstance(value, int | float) and value > 0 for value in sheet.values())
+    if numbers and {*Gpu._fields[:5]} <= sheet.keys() <= {*Gpu._fields}:
+        return Gpu(**sheet)
+    raise ScalingError(text("scaling.own-gpu", file=file, example=OWN))
 
 
 def _write(choice: Choice, file: Path) -> int:
@@ -82,7 +122,7 @@ def trace_of(choice: Choice) -> Trace:
     most = max(stages, MOST_TASKS // (2 * stages * layout.chunks))
     micro = min(layout.batches, most) if layout.chunks == 1 else min(layout.batches, most) // stages * stages
     table = one_f_one_b(stages, micro) if layout.chunks == 1 else interleaved(stages, micro, layout.chunks)
-    compute = sum(choice.parts[name] for name in ("matrices", "reading", "tensor", "context"))
+    compute = sum(choice.parts[name] for name in ("matrices", "reading", "tensor", "context", "experts"))
     forward = compute / layout.batches / layout.chunks / (4 if layout.recompute == "full" else 3)
     backward = (3 if layout.recompute == "full" else 2) * forward
     saved = sum(item.predicted for item in choice.memory.items if item.name in ACTIVATIONS and item.predicted)

@@ -23,18 +23,12 @@ from d2lps.scaling.transformer import ScalingError
 class Job(NamedTuple):
     """A training up to a given accuracy.
 
-    Parameters
-    ----------
-    steps : float
-        The fewest steps, q: those that it takes with very large batches.
-    critical : float
-        The critical batch V_c, in examples: with this batch it takes twice as many steps.
-    rate : float
-        Examples per second of one device.
-    exchange : float
-        Seconds that an all-reduce takes among very many devices.
-    least : float
-        The fewest examples of a step on one device, for which ``rate`` still holds.
+    Args:
+        steps: The fewest steps, q: those that it takes with very large batches.
+        critical: The critical batch V_c, in examples: with this batch it takes twice as many steps.
+        rate: Examples per second of one device.
+        exchange: Seconds that an all-reduce takes among very many devices.
+        least: The fewest examples of a step on one device, for which ``rate`` still holds.
     """
 
     steps: float
@@ -46,14 +40,10 @@ class Job(NamedTuple):
     def steps_of(self, batch: float) -> float:
         """Return the number of steps with batches of this size.
 
-        Parameters
-        ----------
-        batch : float
-            Examples in a minibatch.
+        Args:
+            batch: Examples in a minibatch.
 
-        Returns
-        -------
-        float
+        Returns:
             Not rounded: it is a mean over many runs.
         """
         return self.steps * (1 + self.critical / batch)
@@ -61,14 +51,10 @@ class Job(NamedTuple):
     def step_seconds(self, devices: int, batch: float) -> float:
         """Return the time of a step: computing, then the all-reduce.
 
-        Parameters
-        ----------
-        devices, batch : int, float
-            The number of devices, and the examples of the whole minibatch.
+        Args:
+            devices, batch: The number of devices, and the examples of the whole minibatch.
 
-        Returns
-        -------
-        float
+        Returns:
             Seconds.
         """
         return batch / (devices * self.rate) + self.exchange * (devices - 1) / devices
@@ -78,14 +64,10 @@ class Job(NamedTuple):
 
         The time is q (1 + V_c/V)(V/(n·rate) + z), with an all-reduce of z seconds; it is least where V² = V_c·z·n·rate.
 
-        Parameters
-        ----------
-        devices : int
-            Their number, n.
+        Args:
+            devices: Their number, n.
 
-        Returns
-        -------
-        float
+        Returns:
             Examples in a minibatch; at least ``least`` per device.
         """
         exchange = self.exchange * (devices - 1) / devices
@@ -94,14 +76,10 @@ class Job(NamedTuple):
     def seconds(self, devices: int, batch: float | None = None) -> float:
         """Return the time of the whole training.
 
-        Parameters
-        ----------
-        devices, batch : int, float
-            The number of devices, and the examples of a minibatch; if left out, the best number.
+        Args:
+            devices, batch: The number of devices, and the examples of a minibatch; if left out, the best number.
 
-        Returns
-        -------
-        float
+        Returns:
             Seconds.
         """
         batch = batch or self.best_batch(devices)
@@ -110,16 +88,11 @@ class Job(NamedTuple):
     def cost(self, devices: int, price: float, batch: float | None = None) -> float:
         """Return the cost of the whole training.
 
-        Parameters
-        ----------
-        devices, batch : int, float
-            As for :meth:`seconds`.
-        price : float
-            What a device costs per hour.
+        Args:
+            devices, batch: As for :meth:`seconds`.
+            price: The price of a device per hour.
 
-        Returns
-        -------
-        float
+        Returns:
             In the currency of the price.
         """
         return devices * price * self.seconds(devices, batch) / 3600
@@ -128,25 +101,18 @@ class Job(NamedTuple):
 def fit(measured: Mapping[float, float]) -> tuple[float, float]:
     """Fit the fewest steps and the critical batch to measured numbers of steps.
 
-    Parameters
-    ----------
-    measured : mapping of number to number
-        Batch → steps, for at least two batches.
+    Args:
+        measured: Batch → steps, for at least two batches.
 
-    Returns
-    -------
-    tuple of float
+    Returns:
         q and V_c, for which the squares of the relative errors of q (1 + V_c/V) have the least sum.
 
-    Raises
-    ------
-    ScalingError
-        For fewer than two batches, and for steps that do not fall with the batch.
+    Raises:
+        ScalingError: For fewer than two batches, and for steps that do not fall with the batch.
 
-    Examples
-    --------
-    >>> fit({1: 612, 4: 166.5, 64: 27.28125})
-    (18.0, 33.0)
+    Example:
+        >>> fit({1: 612, 4: 166.5, 64: 27.28125})
+        (18.0, 33.0)
     """
     if len(measured) < 2:
         raise ScalingError(text("scaling.two-batches", given=len(measured)))

@@ -3,32 +3,31 @@
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, require_count, require_divides
+from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, held, require_count, require_divides
 
-# Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight if mixed).
-PRECISION = {"mixed": (2, 2, 12), "megatron": (2, 4, 12), "float32": (4, 4, 8), "bfloat16": (2, 2, 4)}
+# Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight in the first three).
+PRECISION = {"mixed": (2, 2, 12), "bf16": (2, 4, 12), "fp8": (2, 4, 12), "float32": (4, 4, 8), "pure-bf16": (2, 2, 4)}
 STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage that divides each
+
+
+LETTERS = dict(t="tensor", p="pipeline", c="context", e="expert", d="data", v="chunks", b="micro", z="stage")
 
 
 class Layout(NamedTuple):
     """A division of a model and its batch over tensor × pipeline × context × data GPUs.
 
-    Parameters
-    ----------
-    tensor, pipeline, data : int
-        GPUs that share each matrix (t), stages of layers (p), replicas (d).
-    chunks, micro, batches : int
-        Parts of layers per GPU of the pipeline (v), sequences of a micro-batch (b), micro-batches of a step (m).
-    stage : int
-        The ZeRO stage, from 0 (whole replicas) to 3 (weights are divided, too).
-    recompute : str
-        ``"none"``, ``"selective"`` or ``"full"``.
-    sequence : bool
-        Whether the GPUs that share matrices also divide the activations between these.
-    context : int
-        GPUs that share the tokens of a sequence.
-    overlap : bool
-        Whether gradients are sent while others are being computed.
+    Args:
+        tensor, pipeline, data: GPUs that share each matrix (t), stages of layers (p), replicas (d).
+        chunks, micro, batches: Parts of layers per GPU of the pipeline (v), sequences of a micro-batch (b),
+            micro-batches of a step (m).
+        stage: The ZeRO stage, from 0 (whole replicas) to 3 (weights are divided, too).
+        recompute: ``"none"``, ``"selective"`` or ``"full"``.
+        sequence: Whether the GPUs that share matrices also divide the activations between these.
+        context: GPUs that share the tokens of a sequence.
+        overlap: Whether gradients are sent while others are being computed.
+        expert: Of the t · c · d GPUs with the same layers, those over which the experts are divided, t · expert in all.
+        fused_swiglu: As for :meth:`Transformer.activations`.
+        freed: Whether a stage of a pipeline frees its result as soon as that is sent.
     """
 
     tensor: int = 1
@@ -42,6 +41,15 @@ class Layout(NamedTuple):
     sequence: bool = True
     context: int = 1
     overlap: bool = True
+    expert: int = 1
+    fused_swiglu: bool = False
+    freed: bool = True
+
+    def __str__(self) -> str:
+        """Return a short form, ``t8.p4.d32.v3.b1.z1.none``, which :func:`read` reads."""
+        sizes = {key: getattr(self, name) for key, name in LETTERS.items()}
+        letters = [f"{key}{size}" for key, size in sizes.items() if key not in "ce" or size > 1]
+        return ".".join([*letters, self.recompute])
 
     @property
     def gpus(self) -> int:
@@ -64,15 +72,33 @@ class Layout(NamedTuple):
         return self.data * self.micro * self.batches
 
 
+def read(short: str, gpus: int, batch: int) -> Layout:
+    """Return the layout of a short form, with the replicas and micro-batches that GPUs and batch leave to it."""
+    *letters, last = short.split(".")
+    recompute = last if last in RECOMPUTE else "none"
+    letters += [] if last in RECOMPUTE else [last]
+    fields = {LETTERS.get(part[:1]): int(part[1:]) for part in letters if part[1:].isdecimal() and int(part[1:])}
+    if None in fields or len(fields) < len(letters):
+        raise ScalingError(text("scaling.short", layout=short))
+    layout = Layout(**{"stage": 1} | fields, recompute=recompute)
+    layout = layout._replace(data=gpus * layout.data // layout.gpus)
+    layout = layout._replace(batches=batch // (layout.data * layout.micro))
+    if layout.gpus != gpus or layout.sequences != batch or fields.get("data", layout.data) != layout.data:
+        raise ScalingError(text("scaling.other-size", layout=short, gpus=gpus, batch=batch))
+    return layout
+
+
 def check(model: Transformer, layout: Layout) -> None:
     """Raise ScalingError unless the layout can divide the model."""
-    for name in ("tensor", "pipeline", "data", "chunks", "micro", "batches", "context"):
+    for name in ("tensor", "pipeline", "data", "chunks", "micro", "batches", "context", "expert"):
         require_count(name, getattr(layout, name))
     if layout.stage not in (0, 1, 2, 3) or layout.recompute not in RECOMPUTE:
         raise ScalingError(text("scaling.option", stage=repr(layout.stage), recompute=repr(layout.recompute)))
     require_divides("tensor", layout.tensor, "heads", model.heads)
     require_divides("tensor", layout.tensor, "groups", model.groups)
     require_divides("context", layout.context, "context", model.context)
+    require_divides("expert", layout.expert, "experts", model.experts or 1)
+    require_divides("expert", layout.expert, "data × context", layout.sharers)
     parts = layout.pipeline * layout.chunks
     if not layers_in(model, parts):
         require_divides("pipeline × chunks", parts, "layers", model.layers)
@@ -81,9 +107,11 @@ def check(model: Transformer, layout: Layout) -> None:
 def layers_in(model: Transformer, parts: int) -> int:
     """Return the layers of each of some equal parts of a model, or 0 if there are none.
 
-    If L is no multiple of the parts, L + 2 may be: then embedding and head have the places of a layer, as in Llama 3.
+    If L is no multiple of the parts, L + 2 may be: then embedding and head have the places of a layer, as in Llama 3;
+    or L + 3, if the first layers have no experts and are small.
     """
-    return next((count // parts for count in (model.layers, model.layers + 2) if count % parts == 0), 0)
+    places = range(model.layers, model.layers + (4 if model.dense else 3))
+    return next((count // parts for count in places if count % parts == 0 and count != model.layers + 1), 0)
 
 
 def kept(
@@ -91,77 +119,93 @@ def kept(
 ) -> dict[str, float]:
     """Return the bytes that the fullest GPU keeps, by item.
 
-    Parameters
-    ----------
-    model, layout : Transformer, Layout
-        The model and its division.
-    precision : str
-        ``"mixed"`` (16 bits and a float32 copy of the weights), ``"megatron"`` (mixed, with gradients in float32),
-        ``"float32"`` or ``"bfloat16"``, all with Adam.
-    tokens, precise : int
-        As for :meth:`Transformer.activations`.
+    Args:
+        model, layout: The model and its division.
+        precision: ``"mixed"`` (16 bits and a float32 copy of the weights), ``"bf16"`` (mixed, with gradients in
+            float32, as Megatron-LM and Llama 3), ``"fp8"`` (kept as bf16), ``"float32"`` or ``"pure-bf16"``, all with
+            Adam.
+        tokens, precise: As for :meth:`Transformer.activations`.
 
-    Returns
-    -------
-    dict of str to float
+    Returns:
         Weights, gradients and optimizer as :func:`states`; activations by kind, as :meth:`Transformer.activations`, of
-        all layers and ``waiting`` micro-batches of a stage; ``recomputed`` and ``gathered`` layers; and ``output``.
+            all layers and ``waiting`` micro-batches of a stage; ``sent-results`` of a stage, unless ``freed``;
+            ``recomputed`` and ``gathered`` layers; and ``output``.
     """
     t, p, s = layout.tensor, layout.pipeline, (tokens or model.context) // layout.context
     element = PRECISION[precision][0]
     layers = layers_in(model, p)
     ends = model.end_parameters if p == 1 else model.end_parameters // (1 if model.tied else 2)
-    items = states((layers * model.layer_parameters + ends) / t, layout, precision)
+    outside, experts = held(model, model.layers if p == 1 else layers)
+    items = states((outside + ends) / t, layout, precision)
+    if experts:
+        own = states(experts / t / layout.expert, layout, precision, layout.sharers // layout.expert)
+        items = {name: size + own[name] for name, size in items.items()}
     saving = {"micro": layout.micro, "tensor": t, "sequence": layout.sequence, "tokens": s}
-    saving |= {"element": element, "precise": precise}
+    saving |= {"element": element, "precise": precise, "fused_swiglu": layout.fused_swiglu}
     saved = model.activations(recompute=layout.recompute, **saving)
     items |= {kind: layout.waiting * layers * each for kind, each in saved.items()}
+    if p > 1 and not layout.freed:
+        one = element * layout.micro * s * model.width / (t if layout.sequence else 1)
+        items["sent-results"] = layout.waiting * layout.chunks * one
     if layout.recompute != "none":  # of one layer at a time
         again = model.activations(**saving)
         items["recomputed"] = sum(again.values()) - (0 if layout.recompute == "full" else sum(saved.values()))
     statistics = (1 if model.gated else 2) * precise
-    logits = element if precision == "bfloat16" else 4
+    logits = element if precision == "pure-bf16" else 4
     outputs = 2 * element * model.width + statistics + logits * model.vocabulary / t
     items["output"] = layout.micro * s * outputs
     if layout.stage == 3:  # the layer that is being computed, and the next one
-        items["gathered"] = 2 * element * model.layer_parameters / t
+        outside, experts = held(model, 1)
+        items["gathered"] = 2 * element * (outside + experts / layout.expert) / t
     return items
 
 
-def states(parameters: float, layout: Layout, precision: str = "mixed") -> dict[str, float]:
+def states(parameters: float, layout: Layout, precision: str = "mixed", sharers: int = 0) -> dict[str, float]:
     """Return the bytes of weights, gradients and the optimizer's state, divided as the ZeRO stage says."""
     each = zip(STAGES.items(), PRECISION[precision], strict=True)
-    return {
-        name: parameters * nbytes / (layout.sharers if layout.stage >= stage else 1) for (name, stage), nbytes in each
-    }
+    sharers = sharers or layout.sharers
+    return {name: parameters * nbytes / (sharers if layout.stage >= stage else 1) for (name, stage), nbytes in each}
 
 
-def sent(model: Transformer, layout: Layout) -> dict[str, float]:
+def owned(model: Transformer, layout: Layout) -> list[tuple[float, int]]:
+    """Return the mean parameters of a GPU, and how many GPUs have the same: outside experts, and of experts."""
+    outside, experts = held(model, model.layers)
+    cut = layout.tensor * layout.pipeline
+    both = [((outside + model.end_parameters) / cut, layout.sharers)]
+    return both + ([(experts / cut / layout.expert, layout.sharers // layout.expert)] if experts else [])
+
+
+def halves(layout: Layout) -> int:
+    """Return how often a layer sends (t−1)/t of an activation: sequence parallelism gathers two inputs again."""
+    return (12 if layout.recompute == "full" else 8) + 2 * layout.sequence
+
+
+def sent(model: Transformer, layout: Layout, precision: str = "mixed") -> dict[str, float]:
     """Return the bytes that a GPU sends per step, by dimension of the layout.
 
-    Parameters
-    ----------
-    model, layout : Transformer, Layout
-        The model and its division; activations, weights and gradients have 2 bytes.
+    Args:
+        model, layout: The model and its division; activations and weights have 2 bytes.
+        precision: As for :func:`kept`: the bytes of a gradient.
 
-    Returns
-    -------
-    dict of str to float
-        Of ``data``, with n replicas: (n−1)/n times 2Ψ parameters for ZeRO-0 and -1, (m+1)Ψ for ZeRO-2, 3mΨ for ZeRO-3.
-        Of ``tensor``: 4 all-reduces per layer and micro-batch, 6 with full recomputation, which sequence parallelism
-        replaces by as many bytes, if the inputs of matrices are not gathered a second time in the backward pass. Of
-        ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of ``context``: keys and values
-        twice, forward and backward, and their gradients once.
+    Returns:
+        Of ``data``, with n replicas: (n−1)/n times Ψ parameters, two gradients for ZeRO-0, a gradient and a weight for
+            ZeRO-1, m and 1 for ZeRO-2, m and 2m for ZeRO-3; experts count with their own replicas. Of ``tensor``: 4
+            all-reduces per layer and micro-batch, 6 with full recomputation, and with sequence parallelism a quarter
+            more, as :func:`halves`. Of ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of
+            ``context``: keys and values twice, forward and backward, and their gradients once. Of ``experts``: 4
+            all-to-alls per layer and micro-batch, 6 with recomputation.
     """
-    t, p, m, n = layout.tensor, layout.pipeline, layout.batches, layout.sharers
+    t, p, m = layout.tensor, layout.pipeline, layout.batches
     tokens = layout.micro * model.context / layout.context
     activation, layers = 2 * tokens * model.width, model.layers / p
-    passes = 3 if layout.recompute == "full" else 2
-    times = {2: m + 1, 3: 3 * m}.get(layout.stage, 2)
+    w, g, _ = PRECISION[precision]
+    each = {0: 2 * g, 1: g + w, 2: m * g + w}.get(layout.stage, m * (g + 2 * w))
+    routed = (6 if layout.recompute == "full" else 4) * model.chosen * (model.layers - model.dense) / p
     around = (layout.context - 1) / layout.context
     return {
-        "data": times * (n - 1) / n * 2 * model.parameters / (t * p),
-        "tensor": m * passes * 2 * layers * 2 * (t - 1) / t * activation,
+        "data": each * sum(count * (n - 1) / n for count, n in owned(model, layout)),
+        "tensor": m * halves(layout) * layers * (t - 1) / t * activation,
         "pipeline": 0 if p == 1 else m * 2 * layout.chunks * activation / t,
         "context": m * 3 * layers * 2 * 2 * layout.micro * model.context * model.keys / t * around,
+        "experts": m * routed * activation / (t if layout.sequence else 1) * (layout.expert - 1) / layout.expert,
     }

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.layout import PRECISION, Layout, check, kept, states
-from d2lps.scaling.transformer import ScalingError, Transformer, known
+from d2lps.scaling.models import known
+from d2lps.scaling.transformer import ScalingError, Transformer
 from d2lps.units import show_size
 from d2lps.view.tables import Table, table
 
@@ -28,10 +29,8 @@ class Item(NamedTuple):
 class Ledger:
     """The memory of a GPU, as a table with a line per item. Made by :func:`memory`.
 
-    Parameters
-    ----------
-    items : tuple of Item
-        ``ledger["weights"]`` is the item of that name.
+    Args:
+        items: ``ledger["weights"]`` is the item of that name.
     """
 
     items: tuple[Item, ...]
@@ -52,9 +51,7 @@ class Ledger:
     def table(self) -> Table:
         """Return the lines as a table, in the language in force.
 
-        Returns
-        -------
-        Table
+        Returns:
             With the measured sizes and predicted ÷ measured, if anything is measured.
         """
         both = any(item.measured is not None for item in self.items)
@@ -78,47 +75,35 @@ class Ledger:
 def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed", **layout: object) -> Ledger:
     """Return the memory that the fullest GPU needs for training with Adam, item by item.
 
-    Parameters
-    ----------
-    model : str, Transformer, number or torch.nn.Module
-        A known model such as ``"gpt3"``; a description; a number of parameters, whose activations are not included;
-        or a module, which is measured too, on a copy.
-    batch : (Tensor, Tensor), optional
-        For a module: inputs of shape (b, s) and labels. Without it nothing is measured.
-    precision : str
-        ``"mixed"``, ``"megatron"`` (mixed, with gradients in float32), ``"float32"`` or ``"bfloat16"``; a module has
-        its own.
-    **layout
-        Fields of :class:`~d2lps.scaling.Layout`, such as ``tensor=8, data=64, stage=1``. A module is measured on one
-        device, so it takes none.
+    Args:
+        model (str, Transformer, number or torch.nn.Module): A known model such as ``"gpt3"``; a description; a number
+            of parameters, whose activations are not included; or a module, which is measured too, on a copy.
+        batch ((Tensor, Tensor)): For a module: inputs of shape (b, s) and labels. Without it nothing is measured.
+        precision: ``"mixed"``, ``"bf16"`` or ``"fp8"`` (mixed, with gradients in float32), ``"float32"`` or
+            ``"pure-bf16"``; a module has its own.
+        **layout: Fields of :class:`~d2lps.scaling.Layout`, such as ``tensor=8, data=64, stage=1``. A module is measured
+            on one device, so it takes none.
 
-    Returns
-    -------
-    Ledger
+    Returns:
         A table of weights, gradients, optimizer, activations by kind, gathered layers, and buffers of libraries, which
-        are not included. Bytes, of 10⁹ to a GB.
+            are not included. Bytes, of 10⁹ to a GB.
 
-    Raises
-    ------
-    ScalingError
-        For an unknown model or option, and a layout that does not divide the model.
+    Raises:
+        ScalingError: For an unknown model or option, and a layout that does not divide the model.
 
-    Examples
-    --------
-    >>> print(memory(7.5e9, data=64, stage=2))
-    item          predicted
-    weights       15 GB
-    gradients     234.4 MB
-    optimizer     1.406 GB
-    activations   not included
-    buffers       not included
-    total         16.64 GB
-    >>> print(show_size(memory("gpt3", tensor=8, pipeline=8, data=16, stage=1, batches=96).predicted))
-    47.87 GB
+    Example:
+        >>> print(memory(7.5e9, data=64, stage=2))
+        item          predicted
+        weights       15 GB
+        gradients     234.4 MB
+        optimizer     1.406 GB
+        activations   not included
+        buffers       not included
+        total         16.64 GB
+        >>> print(show_size(memory("gpt3", tensor=8, pipeline=8, data=16, stage=1, batches=96).predicted))
+        47.87 GB
 
-    References
-    ----------
-    Rajbhandari et al., "ZeRO", SC 2020, figure 1, has the same four sums for 7.5e9 parameters on 64 GPUs.
+    Source: Rajbhandari et al., "ZeRO", SC 2020, figure 1, has the same four sums for 7.5 billion parameters on 64 GPUs.
     """
     if precision not in PRECISION:
         raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))

@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 
 def precision(module: nn.Module) -> str:
-    """Return ``"bfloat16"`` if the first weight has 2 bytes per number, and ``"float32"`` otherwise."""
-    return "bfloat16" if next(module.parameters(), torch.empty(0)).element_size() == 2 else "float32"
+    """Return ``"pure-bf16"`` if the first weight has 2 bytes per number, and ``"float32"`` otherwise."""
+    return "pure-bf16" if next(module.parameters(), torch.empty(0)).element_size() == 2 else "float32"
 
 
 def precise(module: nn.Module) -> int:

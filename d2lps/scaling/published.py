@@ -17,16 +17,11 @@ from typing import NamedTuple
 class Trained(NamedTuple):
     """The FLOPs of a whole training, or the FLOP/s of a GPU.
 
-    Parameters
-    ----------
-    name, day : str, date
-        The model or the GPU, and the day of its publication.
-    flops : float
-        FLOPs, or FLOP/s.
-    source : str
-        A key of ``chapters/references.toml``; ``""`` for data sheets.
-    low, high : float
-        The interval of an estimate; 0 if the source gives none.
+    Args:
+        name, day: The model or the GPU, and the day of its publication.
+        flops: FLOPs, or FLOP/s.
+        source: A key of ``chapters/references.toml``; ``""`` for data sheets.
+        low, high: The interval of an estimate; 0 if the source gives none.
     """
 
     name: str
@@ -45,16 +40,11 @@ class Trained(NamedTuple):
 class Price(NamedTuple):
     """The list price of a rented machine.
 
-    Parameters
-    ----------
-    name, gpu : str
-        The machine and its GPUs.
-    count : int
-        How many GPUs it has.
-    dollars : float
-        US dollars per hour for the whole machine, on demand.
-    day, source : date, str
-        When it was in the list, and a key of ``chapters/references.toml``.
+    Args:
+        name, gpu: The machine and its GPUs.
+        count: How many GPUs it has.
+        dollars: US dollars per hour for the whole machine, on demand.
+        day, source: When it was in the list, and a key of ``chapters/references.toml``.
     """
 
     name: str

@@ -6,13 +6,16 @@ messages. Pipelines add (p−1)/v micro-batches of idle time for m ≥ p, and p 
 all-reduce, and Adam 32 bytes per parameter.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from math import log1p
+from math import exp, log1p
 from typing import NamedTuple
 
-from d2lps.scaling.layout import Layout, sent
-from d2lps.scaling.transformer import MODELS, Transformer
+from d2lps.messages import text
+from d2lps.scaling.layout import Layout, halves, owned, sent
+from d2lps.scaling.models import MODELS, data
+from d2lps.scaling.transformer import ScalingError, Transformer, flops_of
 
 CROSSINGS = 7  # of a saved byte through the memory; 5 if nothing is recomputed
 UPDATE = 32  # bytes that Adam reads and writes per parameter
@@ -21,14 +24,12 @@ UPDATE = 32  # bytes that Adam reads and writes per parameter
 class Gpu(NamedTuple):
     """A data sheet.
 
-    Parameters
-    ----------
-    peak : float
-        FLOP/s of products of 16-bit matrices, without sparsity.
-    memory : int
-        Bytes.
-    reading, inside, outside : float
-        Bytes per second of its memory; to the other GPUs of its node, one way; and to other nodes.
+    Args:
+        peak: FLOP/s of products of 16-bit matrices, without sparsity.
+        memory: Bytes.
+        reading, inside, outside: Bytes per second of its memory; to the other GPUs of its node, one way; and to other
+            nodes.
+        fp8: FLOP/s of products of 8-bit matrices; 0 if there are none.
     """
 
     peak: float
@@ -36,24 +37,21 @@ class Gpu(NamedTuple):
     reading: float
     inside: float
     outside: float
+    fp8: float = 0
 
 
-GPUS = {"a100": Gpu(312e12, 80 * 10**9, 2.039e12, 300e9, 25e9), "h100": Gpu(989e12, 80 * 10**9, 3.35e12, 450e9, 50e9)}
+GPUS = {name: Gpu(**sheet) for name, sheet in data("gpus.toml").items()}
 
 
 class Published(NamedTuple):
     """A run whose speed is published.
 
-    Parameters
-    ----------
-    name, model, layout, gpu : str, Transformer, Layout, Gpu
-        The model, its division, and the data sheet of the GPUs.
-    flops : float
-        FLOP/s per GPU, with recomputation counted.
-    layouts : tuple of Layout
-        The divisions that it may have had, if parts of the division are not published.
-    masked : bool
-        Whether the authors count the scores that a causal mask hides, although attention skips them.
+    Args:
+        name, model, layout, gpu: The model, its division, and the data sheet of the GPUs.
+        flops: FLOP/s per GPU, with recomputation counted.
+        layouts: The divisions that it may have had, if parts of the division are not published.
+        masked: Whether the authors count the scores that a causal mask hides, although attention skips them.
+        precision: As for :func:`~d2lps.scaling.kept`.
     """
 
     name: str
@@ -63,6 +61,7 @@ class Published(NamedTuple):
     gpu: Gpu
     layouts: tuple[Layout, ...] = ()
     masked: bool = False
+    precision: str = "mixed"
 
 
 def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
@@ -115,7 +114,7 @@ def _megatron(name: str, heads: int, width: int, layers: int, t: int, p: int, ba
         if layers % (p * v) == 0 and (v == 1 or batch // (48 * b) % p == 0)
     )
     name = f"gpt-{name}, n = {layouts[0].gpus}"
-    return Published(name, model, layouts[0], tflops * 1e12, GPUS["h100"], layouts, masked=True)
+    return Published(name, model, layouts[0], tflops * 1e12, GPUS["h100"], layouts, True, "bf16")
 
 
 # Megatron-LM, images/model_table.png of its README, which gives no b, v and recomputation: none is assumed.
@@ -137,11 +136,17 @@ def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Publis
     d = gpus // (8 * 16 * context)
     layout = Layout(8, 16, d, 1, 1, batch // d, stage=1, context=context)
     name, layouts = f"llama3-405b, n = {gpus}, s = {s}", tuple(layout._replace(chunks=v) for v in (1, 2, 4, 8))
-    return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], layouts)
+    return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], layouts, False, "bf16")
 
 
 # Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not give v.
 LLAMA3 = (_llama(8192, 8192, 2048, 1, 430), _llama(16384, 8192, 2048, 1, 400), _llama(16384, 131072, 128, 16, 380))
+
+# DeepSeek-AI, "DeepSeek-V3 technical report", 2024: 180 000 GPU hours per 10¹² tokens; b = 1 is assumed.
+_V3, _H800 = MODELS["deepseek-v3"], GPUS["h100"]._replace(inside=200e9)  # with half the NVLinks
+_SPEED = 1e12 * _V3.flops_per_token() / (180_000 * 3600)
+_CUT = Layout(1, 16, 128, 1, 1, 120, stage=1, expert=64)
+DEEPSEEK = Published("deepseek-v3, n = 2048", _V3, _CUT, _SPEED, _H800, precision="fp8")
 
 
 def step(
@@ -151,111 +156,106 @@ def step(
     share: float | None = None,
     crossings: float = CROSSINGS,
     per_node: int = 8,
+    precision: str = "mixed",
 ) -> dict[str, float]:
     """Return the seconds of a training step, divided by cause.
 
-    Parameters
-    ----------
-    model, layout, gpu : Transformer, Layout, Gpu
-        The model, its division, and the data sheet of the GPUs.
-    share : float, optional
-        The share e of the peak that products of matrices reach; the calibrated one if left out.
-    crossings : float
-        The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
-    per_node : int
-        GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
+    Args:
+        model, layout, gpu: The model, its division, and the data sheet of the GPUs.
+        share: The share e of the peak that products of matrices reach; the calibrated one if left out.
+        crossings: The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
+        per_node: GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
+        precision: As for :func:`kept`; with ``"fp8"`` the layers' matrices have 8 bits, and reach the same share of
+            that peak.
 
-    Returns
-    -------
-    dict of str to float
-        ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``bubble``, ``data`` and ``update``.
+    Returns:
+        ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``experts``, ``bubble``, ``data`` and
+            ``update``. The second gather of sequence parallelism is hidden behind the products for gradients of
+            weights.
     """
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share
     tokens = layout.micro * model.context / layout.context
-    saved = model.activations(layout.micro, t, layout.sequence, tokens=model.context // layout.context)
+    options = {"tokens": model.context // layout.context, "fused_swiglu": layout.fused_swiglu}
+    saved = model.activations(layout.micro, t, layout.sequence, **options)
     again = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
     traffic = sum(nbytes * (crossings - (0 if kind in again else 2)) for kind, nbytes in saved.items())
-    wire = [
-        gpu.inside if size <= per_node else gpu.outside for size in (t, t * layout.context, layout.gpus // layout.data)
-    ]
-    bytes_of = sent(model, layout)
+    groups = t, t * layout.context, layout.gpus // layout.data, t * layout.expert
+    wire = [gpu.inside if size <= per_node else gpu.outside for size in groups]
+    bytes_of = sent(model, layout, precision)
+    fast = gpu.fp8 if precision == "fp8" else gpu.peak
+    if not fast:
+        raise ScalingError(text("scaling.no-fp8"))
+    in_layers, others = (tokens * flops / (t * p) / share for flops in flops_of(model, layout.recompute))
+    again = 2 * layout.sequence / halves(layout) * bytes_of["tensor"] / m / wire[0]
+    behind = in_layers / fast / (4 if layout.recompute == "full" else 3)
     gathered = 0 if p == 1 else 2 * layout.chunks * (t - 1) / t * 2 * tokens * model.width
     slot = {
-        "matrices": tokens * model.flops_per_token(layout.recompute) / (t * p) / (share * gpu.peak),
+        "matrices": in_layers / fast + others / gpu.peak,
         "reading": traffic * model.layers / p / gpu.reading,
-        "tensor": bytes_of["tensor"] / m / wire[0],
+        "tensor": bytes_of["tensor"] / m / wire[0] - min(again, behind),
         "context": bytes_of["context"] / m / wire[1],
         "pipeline": bytes_of["pipeline"] / m / wire[2] + gathered / wire[0],
+        "experts": bytes_of["experts"] / m / wire[3],
     }
     one = sum(slot.values())
     hidden = one / 2 * (m if layout.stage > 1 else 1) if layout.overlap else 0  # ZeRO-2 and -3 send in each micro-batch
     data = bytes_of["data"] / (gpu.inside if layout.gpus <= per_node else gpu.outside)
-    update = UPDATE * model.parameters / (t * p) / (layout.sharers if layout.stage else 1) / gpu.reading
+    updated = sum(count / (n if layout.stage else 1) for count, n in owned(model, layout))
     parts = {name: m * time for name, time in slot.items()}
     idle = max((p - 1) / layout.chunks, p - m + (m - 1) / layout.chunks)
-    return parts | {"bubble": idle * one, "data": max(0.0, data - hidden), "update": update}
+    return parts | {"bubble": idle * one, "data": max(0.0, data - hidden), "update": UPDATE * updated / gpu.reading}
 
 
 def throughput(run: Published, share: float | None = None, crossings: float = CROSSINGS) -> float:
     """Return the FLOP/s per GPU that the model predicts for a run, with recomputation counted as its authors do.
 
-    Parameters
-    ----------
-    run : Published
-        The run, in its own ``layout``.
-    share, crossings : float
-        As for :func:`step`.
+    Args:
+        run: The run, in its own ``layout``.
+        share, crossings: As for :func:`step`.
 
-    Returns
-    -------
-    float
+    Returns:
         FLOP/s.
     """
     layout, counted = run.layout, replace(run.model, fused=False) if run.masked else run.model
     done = layout.sequences * run.model.context * counted.flops_per_token(layout.recompute) / layout.gpus
-    return done / sum(step(run.model, layout, run.gpu, share, crossings).values())
+    return done / sum(step(run.model, layout, run.gpu, share, crossings, precision=run.precision).values())
 
 
 @cache
 def calibrate(crossings: float = CROSSINGS) -> float:
     """Return the share e of the peak with which the first row of the table is met exactly.
 
-    Parameters
-    ----------
-    crossings : float
-        As for :func:`step`.
+    Args:
+        crossings: As for :func:`step`.
 
-    Returns
-    -------
-    float
+    Returns:
         The only constant of the model that is no data sheet and no count; the other nine rows are predictions.
 
-    Examples
-    --------
-    >>> print(f"{calibrate():.2f}")
-    0.59
+    Example:
+        >>> print(f"{calibrate():.2f}")
+        0.59
     """
+    return bisect(lambda share: throughput(SC21[0], share, crossings) < SC21[0].flops)
+
+
+def bisect(is_less: Callable[[float], bool]) -> float:
+    """Return the share at which a condition ends to hold."""
     low, high = 0.01, 10.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if throughput(SC21[0], middle, crossings) < SC21[0].flops else (low, middle)
+        low, high = (middle, high) if is_less(middle) else (low, middle)
     return low
 
 
 def error(run: Published, crossings: float = CROSSINGS) -> tuple[float, float]:
     """Return predicted ÷ published − 1 of a run, least and greatest: two numbers if it may have had several layouts.
 
-    Parameters
-    ----------
-    run : Published
-        A row of ``SC21``, ``MLSYS23``, ``MEGATRON`` or ``LLAMA3``.
-    crossings : float
-        As for :func:`step`.
+    Args:
+        run: A row of ``SC21``, ``MLSYS23``, ``MEGATRON`` or ``LLAMA3``.
+        crossings: As for :func:`step`.
 
-    Returns
-    -------
-    (float, float)
+    Returns:
         Equal if the layout is published.
     """
     runs = [run._replace(layout=layout) for layout in run.layouts or (run.layout,)]
@@ -264,13 +264,22 @@ def error(run: Published, crossings: float = CROSSINGS) -> tuple[float, float]:
 
 
 @cache
-def worst(gpu: Gpu) -> tuple[Published, float]:
-    """Return the published run on such GPUs that is predicted worst, and its error, in the fastest of its layouts.
+def spread(model: Transformer, gpu: Gpu, precision: str = "mixed") -> tuple[float, bool, dict[str, object]]:
+    """Return by what ratio a prediction may be off, whether runs on such GPUs say so, and their errors for a sentence.
 
-    Authors publish a division that they have tuned. GPUs without published runs have the error of all.
+    Of runs whose layout is not published the fastest counts, since authors publish one that they have tuned. Small
+    models are predicted too fast, because the time to start kernels is not in :func:`step`: runs count whose models
+    take at least half as long per token at the peak, and below the smallest of them the ratio grows as 1 / size. All
+    runs count if none has such GPUs or 8-bit products, and for experts also that of DeepSeek.
     """
-    published = SC21 + MLSYS23 + MEGATRON + LLAMA3
-    runs = [run for run in published if run.gpu.peak == gpu.peak] or published
-    errors = {run: error(run)[1] for run in runs}
-    run = max(runs, key=lambda run: abs(log1p(errors[run])))
-    return run, errors[run]
+    peak, published = gpu.fp8 if precision == "fp8" else gpu.peak, SC21 + MLSYS23 + MEGATRON + LLAMA3
+    alike = [] if model.experts else [run for run in published if run.gpu.peak == peak]
+    runs = (*published, DEEPSEEK) if model.experts else alike or published
+    weight = {run: run.model.flops_per_token() / run.gpu.peak for run in runs}
+    own = model.flops_per_token() / peak
+    near = [run for run in weight if weight[run] >= min(own / 2, max(weight.values()))]
+    errors = {run: error(run)[1] for run in near}
+    run = max(errors, key=lambda run: abs(log1p(errors[run])))
+    far = 1 + (exp(abs(log1p(errors[run]))) - 1) * max(1, min(weight.values()) / own)
+    ends = {"least": f"{min(errors.values()):+.1%}", "most": f"{max(errors.values()):+.1%}"}
+    return far, bool(alike), {"runs": len(near), "run": run.name, **ends}

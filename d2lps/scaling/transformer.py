@@ -15,36 +15,35 @@ class ScalingError(Brief, ValueError):
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder of equal layers, each with attention and one perceptron: mixtures of experts cannot be described.
+    """A decoder of layers with attention and a perceptron, in whose place there may be experts.
 
-    Parameters
-    ----------
-    layers, width, heads, context, vocabulary : int
-        L; the size h of a vector; the number a of heads of attention; the tokens s of a sequence; V.
-    hidden : int, optional
-        The width of the perceptron's hidden layer; 4h if left out.
-    groups : int, optional
-        The number of heads of keys and values; ``heads`` if left out, fewer for grouped queries.
-    gated : bool
-        True for the kind of Llama: three matrices per perceptron (SwiGLU), RMSNorm, no biases, no learned positions.
-    tied : bool
-        Whether the head uses the matrix of the embedding.
-    biases : bool
-        Whether the four matrices of attention have biases.
-    dropout : bool
-        Whether each layer drops attention scores and both its results.
-    fused : bool
-        Whether attention saves no scores and skips the part that its causal mask hides, as FlashAttention does.
+    Args:
+        layers, width, heads, context, vocabulary: L; the size h of a vector; the number a of heads of attention; the
+            tokens s of a sequence; V.
+        hidden: The width of the perceptron's hidden layer; 4h if left out.
+        groups: The number of heads of keys and values; ``heads`` if left out, fewer for grouped queries.
+        gated: True for the kind of Llama: three matrices per perceptron (SwiGLU), RMSNorm, no biases, no learned
+            positions.
+        tied: Whether the head uses the matrix of the embedding.
+        biases: Whether the four matrices of attention have biases.
+        dropout: Whether each layer drops attention scores and both its results.
+        fused: Whether attention saves no scores and skips the part that its causal mask hides, as FlashAttention does.
+        head: The width of a head; ``width // heads`` if left out.
+        extra: Parameters of a layer in no matrix and in neither normalization of the width: biases of Qwen2, norms of
+            keys.
+        experts, chosen, shared, narrow, dense: Perceptrons of a layer of experts; those that a token takes; those that
+            all tokens take; the width of their hidden layers; and the first layers without experts. Routers balance
+            perfectly, and have a matrix.
+        latent: For attention of DeepSeek's kind (MLA): widths of the compressed queries (0: not compressed) and keys,
+            and of the rotated part of a head.
 
-    Raises
-    ------
-    ScalingError
-        For counts below 1, and if ``heads`` does not divide ``width``, or ``groups`` does not divide ``heads``.
+    Raises:
+        ScalingError: For counts below 1, and if ``heads`` does not divide ``width`` (without ``head``), or ``groups``
+            ``heads``.
 
-    Examples
-    --------
-    >>> Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=50257).parameters
-    174604259328
+    Example:
+        >>> Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=50257).parameters
+        174604259328
     """
 
     layers: int
@@ -59,33 +58,54 @@ class Transformer:
     biases: bool = True
     dropout: bool = True
     fused: bool = False
+    head: int = 0
+    extra: int = 0
+    experts: int = 0
+    chosen: int = 0
+    shared: int = 0
+    narrow: int = 0
+    dense: int = 0
+    latent: tuple[int, int, int] | tuple[()] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "hidden", self.hidden or 4 * self.width)
         object.__setattr__(self, "groups", self.groups or self.heads)
-        for name in ("layers", "width", "heads", "context", "vocabulary", "hidden", "groups"):
+        counts = "layers width heads context vocabulary hidden groups".split()
+        for name in counts + ("experts chosen narrow".split() if self.experts else []):
             require_count(name, getattr(self, name))
-        require_divides("heads", self.heads, "width", self.width)
+        if not self.head:
+            require_divides("heads", self.heads, "width", self.width)
+            object.__setattr__(self, "head", self.width // self.heads)
         require_divides("groups", self.groups, "heads", self.heads)
 
     @property
     def keys(self) -> int:
         """The width of all keys, and of all values, of a token."""
-        return self.width * self.groups // self.heads
+        return self.head * self.groups
 
     @property
-    def layer_matrices(self) -> int:
-        """Parameters of a layer's matrices: 12h² for the kind of GPT-2."""
-        h = self.width
-        return 2 * h * h + 2 * h * self.keys + (3 if self.gated else 2) * h * self.hidden
+    def inner(self) -> int:
+        """The width of all heads together, h in most models."""
+        return self.head * self.heads
+
+    @property
+    def rotated(self) -> int:
+        """The width by which queries and keys of latent attention are wider than its values."""
+        return self.heads * self.latent[2] if self.latent else 0
+
+    @property
+    def attention_matrices(self) -> int:
+        """Parameters of the matrices of attention in a layer: 4h² for the kind of GPT-2."""
+        if not self.latent:
+            return 2 * self.width * (self.inner + self.keys)
+        (query, key, turned), wide = self.latent, self.inner + self.rotated
+        queries = (self.width + wide) * query if query else self.width * wide
+        return queries + self.width * (key + turned) + key * 2 * self.inner + self.inner * self.width
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer: 12h² + 13h for the kind of GPT-2."""
-        h = self.width
-        if self.gated:
-            return self.layer_matrices + 2 * h
-        return self.layer_matrices + (2 * h + 2 * self.keys if self.biases else 0) + self.hidden + h + 4 * h
+        """Parameters of the largest layer: 12h² + 13h for the kind of GPT-2."""
+        return sum(held(self, 1))
 
     @property
     def end_parameters(self) -> int:
@@ -96,30 +116,21 @@ class Transformer:
     @property
     def parameters(self) -> int:
         """All parameters, Ψ."""
-        return self.layers * self.layer_parameters + self.end_parameters
+        return sum(held(self, self.layers)) + self.end_parameters
 
     def flops_per_token(self, recompute: str = "none") -> int:
         """Return the FLOPs of a training step per token.
 
-        Parameters
-        ----------
-        recompute : str
-            ``"none"``; ``"selective"`` computes the scores of attention twice, ``"full"`` all layers.
+        Args:
+            recompute: ``"none"``; ``"selective"`` computes the scores of attention twice, ``"full"`` all layers.
 
-        Returns
-        -------
-        int
-            6 per parameter of a matrix, and 12Lhs for the scores of attention (half of it if fused), which is
-            72Lh²(1 + s/6h + V/12Lh); 96Lh²(1 + s/6h + V/16Lh) with full recomputation.
+        Returns:
+            6 per parameter of a matrix that a token meets, and 12Lhs for the scores of attention (half of it if fused):
+                72Lh²(1 + s/6h + V/12Lh), and 96Lh²(1 + s/6h + V/16Lh) with full recomputation.
 
-        References
-        ----------
-        Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, appendix.
+        Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, appendix.
         """
-        matrices, scores = 2 * self.layer_matrices, 4 * self.width * self.context // (2 if self.fused else 1)
-        passes = {"none": (3, 3), "selective": (3, 4), "full": (4, 4)}[recompute]
-        layer = passes[0] * matrices + passes[1] * scores
-        return self.layers * layer + 6 * self.vocabulary * self.width
+        return sum(flops_of(self, recompute))
 
     def activations(
         self,
@@ -131,29 +142,26 @@ class Transformer:
         element: int = 2,
         precise: int = 4,
         mask: int = 1,
+        fused_swiglu: bool = False,
     ) -> dict[str, float]:
         """Return the bytes that a layer saves for its backward pass on one GPU, by kind.
 
-        Parameters
-        ----------
-        micro, tokens : int
-            Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
-        tensor, sequence : int, bool
-            GPUs that share each layer (t), and whether they also divide the activations between its matrices.
-        recompute : str
-            ``"selective"`` saves no scores of attention, ``"full"`` only the layer's input.
-        element, precise, mask : int
-            Bytes of an activation, of a statistic of a normalization, and of an element of a dropout mask.
+        Args:
+            micro, tokens: Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
+            tensor, sequence: GPUs that share each layer (t), and whether they also divide the activations between its
+                matrices.
+            recompute: ``"selective"`` saves no scores of attention, ``"full"`` only the layer's input.
+            element, precise, mask: Bytes of an activation, of a statistic of a normalization, and of an element of a
+                dropout mask.
+            fused_swiglu: Whether a gated perceptron saves two of its four vectors, and computes the others again, as
+                xFormers does.
 
-        Returns
-        -------
-        dict of str to float
-            For the kind of GPT-2: bsh(34 + 5as/h) and 16 bytes per token of statistics. Tensor parallelism leaves
-            10 of the 34 whole; with sequence parallelism everything is divided by t.
+        Returns:
+            For the kind of GPT-2: bsh(34 + 5as/h) and 16 bytes per token of statistics. Tensor parallelism leaves 10 of
+                the 34 whole; with sequence parallelism everything is divided by t.
 
-        References
-        ----------
-        Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022 (arXiv 2205.05198).
+        Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022 (arXiv
+        2205.05198).
         """
         h, s = self.width, tokens or self.context
         if recompute == "full":
@@ -163,24 +171,46 @@ class Transformer:
         scores = (
             0 if self.fused or recompute == "selective" else s * (element * (1 + self.dropout) + mask * self.dropout)
         )
+        whole, divided = h, 2 * self.inner + 2 * self.keys
+        if self.latent:  # compressed queries and keys, before and after their normalization
+            whole, divided = h + 2 * sum(self.latent[:2]) + self.latent[2], 4 * self.inner + 2 * self.rotated
+        vectors = (2 if fused_swiglu else 4) if self.gated else 2
+        active = (self.chosen + self.shared) * self.narrow if self.experts else self.hidden
         kinds = {
             "normalization": 2 * (element * h + statistics) / ends,
-            "attention": element * (h / ends + (2 * h + 2 * self.keys) / tensor) + 4 * self.heads * self.fused / tensor,
+            "attention": element * (whole / ends + divided / tensor) + 4 * self.heads * self.fused / tensor,
             "scores": self.heads * scores / tensor,
-            "perceptron": element * (h / ends + (4 if self.gated else 2) * self.hidden / tensor),
+            "perceptron": element * ((1 + self.chosen) * h / ends + vectors * active / tensor),
             "dropout": 2 * mask * h * self.dropout / ends,
         }
         return {kind: micro * s * each for kind, each in kinds.items() if each}
 
 
-def known(model: object) -> Transformer:
-    """Return a model by its name, the description of a module that has one, or the model itself."""
-    model = getattr(model, "transformer", model)
-    if isinstance(model, Transformer):
-        return model
-    if not isinstance(model, str) or model not in MODELS:
-        raise ScalingError(text("scaling.unknown-model", model=repr(model), models=", ".join(MODELS)))
-    return MODELS[model]
+def perceptron(model: Transformer, hidden: int) -> int:
+    """Return the parameters of the matrices of a perceptron."""
+    return (3 if model.gated else 2) * model.width * hidden
+
+
+def held(model: Transformer, layers: int) -> tuple[int, int]:
+    """Return the parameters of the fullest layers of such a number: those outside experts, and those of experts."""
+    h, mixed = model.width, min(layers, model.layers - model.dense) if model.experts else 0
+    each = model.attention_matrices + model.extra + 2 * h
+    plain = perceptron(model, model.hidden)
+    if not model.gated:
+        plain += (2 * h + 2 * model.keys if model.biases else 0) + model.hidden + h + 2 * h
+    routed = h * model.experts + perceptron(model, model.shared * model.narrow)
+    outside = layers * each + (layers - mixed) * plain + mixed * routed
+    return outside, mixed * perceptron(model, model.experts * model.narrow)
+
+
+def flops_of(model: Transformer, recompute: str = "none") -> tuple[int, int]:
+    """Return the FLOPs per token in two parts: those of the layers' matrices, and scores and head."""
+    mixed = model.layers - model.dense if model.experts else 0
+    matrices = model.layers * model.attention_matrices + (model.layers - mixed) * perceptron(model, model.hidden)
+    matrices += mixed * (model.width * model.experts + perceptron(model, (model.chosen + model.shared) * model.narrow))
+    scores = 2 * (2 * model.inner + model.rotated) * model.context // (2 if model.fused else 1)
+    passes = {"none": (3, 3), "selective": (3, 4), "full": (4, 4)}[recompute]
+    return passes[0] * 2 * matrices, model.layers * passes[1] * scores + 6 * model.vocabulary * model.width
 
 
 def require_count(name: str, value: object) -> None:
@@ -193,27 +223,3 @@ def require_divides(name: str, count: int, of: str, whole: int) -> None:
     """Raise ScalingError unless ``count`` divides ``whole``."""
     if whole % count:
         raise ScalingError(text("scaling.divide", name=name, count=count, of=of, whole=whole))
-
-
-# Table 1 of SC 2021: heads, width and layers by 10⁹ parameters.
-_SC21 = {
-    "1.7b": (24, 2304, 24),
-    "3.6b": (32, 3072, 30),
-    "7.5b": (32, 4096, 36),
-    "18.4b": (48, 6144, 40),
-    "39.1b": (64, 8192, 48),
-    "76.1b": (80, 10240, 60),
-    "145.6b": (96, 12288, 80),
-    "310.1b": (128, 16384, 96),
-    "529.6b": (128, 20480, 105),
-    "1008b": (160, 25600, 128),
-}
-MODELS = {
-    "gpt3": Transformer(96, 12288, 96, 2048, 50257),
-    "gpt-22b": Transformer(48, 6144, 64, 2048, 51200),  # this and the next: table 3 of Korthikanti et al.
-    "gpt-175b": Transformer(96, 12288, 96, 2048, 51200),
-    **{f"gpt-{name}": Transformer(layers, h, heads, 2048, 51200) for name, (heads, h, layers) in _SC21.items()},
-    "llama3-405b": Transformer(
-        126, 16384, 128, 8192, 128256, 53248, 8, gated=True, tied=False, biases=False, dropout=False, fused=True
-    ),
-}

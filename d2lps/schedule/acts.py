@@ -15,23 +15,19 @@ Size = int | Fraction  # bytes; a part of a value may not be whole
 class ScheduleError(Brief, ValueError):
     """A schedule that is broken: its sentence names the act, the device and the value.
 
-    Parameters
-    ----------
-    reason : str
-        The sentence's key in messages/ under ``acts`` (``"not-there"``).
-    act : int, optional
-        The number of the act, from 1; None if no single act is to blame.
-    **values
-        The values that fill the sentence.
+    Args:
+        reason: The sentence's key in messages/ under ``acts`` (``"not-there"``).
+        act: The number of the act, from 1; None if no single act is to blame.
+        **values: The values that fill the sentence.
 
-    Examples
-    --------
-    >>> from d2lps.schedule import Schedule
-    >>> try:
-    ...     Schedule(["gpu0"], {"x": Value(4), "y": Value(4)}, [Task("gpu0", "F", "0", 0, reads=("x",), makes=("y",))])
-    ... except ScheduleError as error:
-    ...     print(error.reason, error)
-    not-there act 1 (gpu0 F0.0): x is not on gpu0
+    Example:
+        >>> from d2lps.schedule import Schedule
+        >>> try:
+        ...     task = Task("gpu0", "F", "0", 0, reads=("x",), makes=("y",))
+        ...     Schedule(["gpu0"], {"x": Value(4), "y": Value(4)}, [task])
+        ... except ScheduleError as error:
+        ...     print(error.reason, error)
+        not-there act 1 (gpu0 F0.0): x is not on gpu0
     """
 
     def __init__(self, reason: str, act: int | None = None, **values: object):
@@ -45,12 +41,10 @@ class ScheduleError(Brief, ValueError):
 class Value(NamedTuple):
     """A named tensor of a schedule.
 
-    Parameters
-    ----------
-    nbytes : int
-        Its size in bytes, on every node that has it.
-    atoms : tuple of str or int
-        The contributions that must be added up before it is complete, such as the micro-batches of a gradient.
+    Args:
+        nbytes (int): Its size in bytes, on every node that has it.
+        atoms (tuple of str or int): The contributions that must be added up before it is complete, such as the
+            micro-batches of a gradient.
     """
 
     nbytes: Size = 0
@@ -60,26 +54,19 @@ class Value(NamedTuple):
 class Task(NamedTuple):
     """A computation on one node.
 
-    Parameters
-    ----------
-    node, name, of : str
-        The device; the kind of task, such as ``"F"`` (forward), ``"B"`` (backward), ``"I"`` (gradient of the input),
-        ``"W"`` (gradient of the weights) or ``"U"`` (update); the stage, layer or operator.
-    batch : int, optional
-        The micro-batch.
-    reads : tuple of str
-        Values that must be complete on the node.
-    makes : tuple of str or (str, atom)
-        Values that it makes; with an atom, it adds only this contribution to the value.
-    frees : tuple of str
-        Values whose memory is free when the task ends.
-    work : float
-        FLOPs; seconds on a node whose rate the topology does not give.
+    Args:
+        node, name, of: The device; the kind of task, such as ``"F"`` (forward), ``"B"`` (backward), ``"I"`` (gradient
+            of the input), ``"W"`` (gradient of the weights) or ``"U"`` (update); the stage, layer or operator.
+        batch: The micro-batch.
+        reads: Values that must be complete on the node.
+        makes (tuple of str or (str, atom)): Values that it makes; with an atom, it adds only this contribution to the
+            value.
+        frees: Values whose memory is free when the task ends.
+        work: FLOPs; seconds on a node whose rate the topology does not give.
 
-    Examples
-    --------
-    >>> print(Task("gpu1", "B", "1", 3))
-    gpu1 B1.3
+    Example:
+        >>> print(Task("gpu1", "B", "1", 3))
+        gpu1 B1.3
     """
 
     node: str
@@ -106,14 +93,10 @@ class Collective(NamedTuple):
     The plan's ``holds`` and ``wants`` say which collective it is: from all keys to all keys an all-reduce, from all
     keys to one key per node a reduce-scatter (it makes ``value/key``), from one key per node to all an all-gather.
 
-    Parameters
-    ----------
-    plan : Plan
-        The messages, on any of the schedule's nodes.
-    value : str
-        The value that the plan's keys are parts of.
-    frees : bool
-        Whether the nodes give up what they held before.
+    Args:
+        plan: The messages, on any of the schedule's nodes.
+        value: The value that the plan's keys are parts of.
+        frees: Whether the nodes give up what they held before.
     """
 
     plan: Plan

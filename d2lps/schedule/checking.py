@@ -16,12 +16,9 @@ from d2lps.schedule.acts import Act, Collective, ScheduleError, Size, Task, Valu
 class Memory:
     """The values on every node, while acts are followed in their order.
 
-    Parameters
-    ----------
-    values : mapping of str to Value
-        All values of the schedule.
-    limits : mapping of str to int
-        Bytes that fit on a node; nodes that are not named have no limit.
+    Args:
+        values: All values of the schedule.
+        limits: Bytes that fit on a node; nodes that are not named have no limit.
     """
 
     def __init__(self, values: Mapping[str, Value], limits: Mapping[str, int] = {}):  # noqa: B006
@@ -180,10 +177,8 @@ class Memory:
 def verify(values: Mapping[str, Value], acts: Iterable[Act], holds, wants, limits) -> Memory:
     """Follow all acts; return the memory of all nodes in the end, with the peak of each.
 
-    Raises
-    ------
-    ScheduleError
-        At the first act that cannot be done, or if a node lacks a value in the end.
+    Raises:
+        ScheduleError: At the first act that cannot be done, or if a node lacks a value in the end.
     """
     memory = Memory(values, limits)
     memory.hold(holds)

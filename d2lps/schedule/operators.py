@@ -16,24 +16,16 @@ def tensor_mlp(devices: Iterable[str], rows: int = 1, width: int = 1, hidden: in
     sum of y. Backwards, du = gelu′(u) ∘ (dy Bᵀ) stays on the device as well, but du Aᵀ is a partial sum of dx. The
     gradients of the weights need no message.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names.
-    rows, width, hidden : int
-        x has ``rows`` × ``width`` elements, A has ``width`` × ``hidden``.
-    itemsize : int
-        Bytes per element.
+    Args:
+        devices: Their names.
+        rows, width, hidden: x has ``rows`` × ``width`` elements, A has ``width`` × ``hidden``.
+        itemsize: Bytes per element.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         Two tasks per device, F and B, with 4 and 8 FLOPs per weight and row, and the sums of y and dx between them.
 
-    Raises
-    ------
-    ScheduleError
-        If ``hidden`` cannot be cut into as many equal parts.
+    Raises:
+        ScheduleError: If ``hidden`` cannot be cut into as many equal parts.
     """
     devices = names(devices)
     n = len(devices)
@@ -74,38 +66,27 @@ def place(
     the next operator get all parts (combine); backwards, each sends every part of the gradient to the device that made
     this part of the input. There the messages of several devices are added up. The data need no gradient.
 
-    Parameters
-    ----------
-    operators : mapping of str to int
-        Operator → the bytes that it needs, in order: half of them for its weights, half for their gradients.
-    devices : mapping of str to str or list of str
-        Operator → the device, or the devices, that it is placed on.
-    memory : mapping of str to int
-        Device → bytes that fit on it. All devices stand here.
-    data : int or sequence of int
-        Bytes of the input, and of the output of each operator; one number if all are alike.
-    rows : int
-        Examples of the batch, for the work: 2 FLOPs per weight and row forward, 4 backward.
-    itemsize : int
-        Bytes per weight.
+    Args:
+        operators: Operator → the bytes that it needs, in order: half of them for its weights, half for their gradients.
+        devices: Operator → the device, or the devices, that it is placed on.
+        memory: Device → bytes that fit on it. All devices stand here.
+        data: Bytes of the input, and of the output of each operator; one number if all are alike.
+        rows: Examples of the batch, for the work: 2 FLOPs per weight and row forward, 4 backward.
+        itemsize: Bytes per weight.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         Tasks F and B of every operator, and L, which makes the loss from the last output and the labels, on the first
-        device of the last operator. Its ``peak`` says what each device needs.
+            device of the last operator. Its ``peak`` says what each device needs.
 
-    Raises
-    ------
-    ScheduleError
-        If an operator has no device, or does not fit where it is placed; the sentence names both, and the bytes.
+    Raises:
+        ScheduleError: If an operator has no device, or does not fit where it is placed; the sentence names both, and
+            the bytes.
 
-    Examples
-    --------
-    >>> GB = 10**9
-    >>> gpus = {"gpu0": 10 * GB, "gpu1": 10 * GB}
-    >>> place({"op1": 16 * GB, "op2": GB}, {"op1": ["gpu0", "gpu1"], "op2": "gpu1"}, gpus).peak
-    {'gpu0': 8000000000, 'gpu1': 9000000000}
+    Example:
+        >>> GB = 10**9
+        >>> gpus = {"gpu0": 10 * GB, "gpu1": 10 * GB}
+        >>> place({"op1": 16 * GB, "op2": GB}, {"op1": ["gpu0", "gpu1"], "op2": "gpu1"}, gpus).peak
+        {'gpu0': 8000000000, 'gpu1': 9000000000}
     """
     where: list[tuple[str, tuple[str, ...]]] = []
     used = dict.fromkeys(memory, 0)
@@ -172,30 +153,22 @@ def hybrid(
     Replica r has one part of the batch, and one device per operator. The gradients of an operator are added up over
     the devices that hold this operator: one from each replica.
 
-    Parameters
-    ----------
-    operators, memory, rows, itemsize
-        As for :func:`place`; ``memory`` may be left out, and ``rows`` are those of one replica.
-    devices : iterable of str
-        Those of replica 0 in the order of the operators, then those of replica 1, and so on.
-    data : int or sequence of int
-        Bytes of the input of a replica, and of the output of each operator; one number if all are alike.
+    Args:
+        operators, memory, rows, itemsize: As for :func:`place`; ``memory`` may be left out, and ``rows`` are those of
+            one replica.
+        devices: Those of replica 0 in the order of the operators, then those of replica 1, and so on.
+        data: Bytes of the input of a replica, and of the output of each operator; one number if all are alike.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         For each replica the tasks of :func:`place`, with its number as micro-batch; then an all-reduce per operator.
 
-    Raises
-    ------
-    ScheduleError
-        If the devices are not a multiple of the operators, or the memory does not suffice.
+    Raises:
+        ScheduleError: If the devices are not a multiple of the operators, or the memory does not suffice.
 
-    Examples
-    --------
-    >>> schedule = hybrid({"op1": 4, "op2": 4}, ["gpu1", "gpu2", "gpu3", "gpu4"])
-    >>> [act.plan.nodes for act in schedule.acts if isinstance(act, Collective)]
-    [('gpu1', 'gpu3'), ('gpu2', 'gpu4')]
+    Example:
+        >>> schedule = hybrid({"op1": 4, "op2": 4}, ["gpu1", "gpu2", "gpu3", "gpu4"])
+        >>> [act.plan.nodes for act in schedule.acts if isinstance(act, Collective)]
+        [('gpu1', 'gpu3'), ('gpu2', 'gpu4')]
     """
     devices, names_of, count = names(devices), [*operators], len(operators)
     if len(devices) % count:

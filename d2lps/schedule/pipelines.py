@@ -2,9 +2,9 @@
 
 >>> from d2lps.schedule import one_f_one_b, pipeline
 >>> print(pipeline(one_f_one_b(stages=2, micro=3)))
-slot   0    1    2    3    4    5    6    7
-gpu0   F0.0 F0.1      B0.0 F0.2 B0.1      B0.2
-gpu1        F1.0 B1.0 F1.1 B1.1 F1.2 B1.2
+slot   0  1  2  3  4  5  6  7
+gpu0   F0 F1    B0 F2 B1    B2
+gpu1      F0 B0 F1 B1 F2 B2
 
 A cell is (kind, micro-batch), or (kind, micro-batch, stage) if a device has several stages. F is a forward pass, B a
 backward pass; zero-bubble schedules cut B into I, the gradient of the input, which the stage before waits for, and W,
@@ -29,29 +29,20 @@ def gpipe(stages: int, micro: int) -> Table:
 
     The bubble is (p−1)/(m+p−1) of the total time for any times of F and B, with p stages and m micro-batches.
 
-    Parameters
-    ----------
-    stages, micro : int
-        How many devices in a row, one stage each; how many micro-batches.
+    Args:
+        stages, micro: How many devices in a row, one stage each; how many micro-batches.
 
-    Returns
-    -------
-    dict of int to list of (str, int)
-        Stage → its tasks in order.
+    Returns:
+        (dict of int to list of (str, int)): Stage → its tasks in order.
 
-    Raises
-    ------
-    ScheduleError
-        If one of them is not a whole number of 1 or more.
+    Raises:
+        ScheduleError: If one of them is not a whole number of 1 or more.
 
-    Examples
-    --------
-    >>> gpipe(2, 2)
-    {0: [('F', 0), ('F', 1), ('B', 0), ('B', 1)], 1: [('F', 0), ('F', 1), ('B', 0), ('B', 1)]}
+    Example:
+        >>> gpipe(2, 2)
+        {0: [('F', 0), ('F', 1), ('B', 0), ('B', 1)], 1: [('F', 0), ('F', 1), ('B', 0), ('B', 1)]}
 
-    References
-    ----------
-    Huang et al., "GPipe", NeurIPS 2019. All gradients of a stage are added in the order of the micro-batches.
+    Source: Huang et al., "GPipe", NeurIPS 2019. All gradients of a stage are added in the order of the micro-batches.
     """
     _require(stages=stages, micro=micro)
     row = [(kind, i) for kind in "FB" for i in range(micro)]
@@ -64,24 +55,17 @@ def one_f_one_b(stages: int, micro: int) -> Table:
     Stage i begins with min(m, p−i) forward passes, and never saves more micro-batches than these. The bubble is that
     of :func:`gpipe`.
 
-    Parameters
-    ----------
-    stages, micro : int
-        As for :func:`gpipe`.
+    Args:
+        stages, micro: As for :func:`gpipe`.
 
-    Returns
-    -------
-    dict of int to list of (str, int)
-        Stage → its tasks in order.
+    Returns:
+        (dict of int to list of (str, int)): Stage → its tasks in order.
 
-    Examples
-    --------
-    >>> one_f_one_b(2, 3)[0]
-    [('F', 0), ('F', 1), ('B', 0), ('F', 2), ('B', 1), ('B', 2)]
+    Example:
+        >>> one_f_one_b(2, 3)[0]
+        [('F', 0), ('F', 1), ('B', 0), ('F', 2), ('B', 1), ('B', 2)]
 
-    References
-    ----------
-    Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (PipeDream-Flush), ICML 2021.
+    Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (PipeDream-Flush), ICML 2021.
     """
     _require(stages=stages, micro=micro)
     table: Table = {}
@@ -107,29 +91,21 @@ def interleaved(devices: int, micro: int, chunks: int) -> Table:
     micro-batches. With p−i−1 in place of 2(p−i−1) it would save p, and the bubble would be the same if messages took no
     time. The longer warm-up gives messages time to travel.
 
-    Parameters
-    ----------
-    devices, micro, chunks : int
-        p, m and v. If m is not a multiple of p, groups are m/⌊m/p⌋ micro-batches, which has to be a whole number.
+    Args:
+        devices, micro, chunks: p, m and v. If m is not a multiple of p, groups are m/⌊m/p⌋ micro-batches, which has to
+            be a whole number.
 
-    Returns
-    -------
-    dict of int to list of (str, int, int)
-        Device → its tasks in order: kind, micro-batch, stage.
+    Returns:
+        (dict of int to list of (str, int, int)): Device → its tasks in order: kind, micro-batch, stage.
 
-    Raises
-    ------
-    ScheduleError
-        For counts below 1, and for micro-batches that cannot be grouped.
+    Raises:
+        ScheduleError: For counts below 1, and for micro-batches that cannot be grouped.
 
-    Examples
-    --------
-    >>> interleaved(2, 2, 2)[0][:5]
-    [('F', 0, 0), ('F', 1, 0), ('F', 0, 2), ('F', 1, 2), ('B', 0, 2)]
+    Example:
+        >>> interleaved(2, 2, 2)[0][:5]
+        [('F', 0, 0), ('F', 1, 0), ('F', 0, 2), ('F', 1, 2), ('B', 0, 2)]
 
-    References
-    ----------
-    Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, section 2.2.
+    Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, section 2.2.
     """
     _require(devices=devices, micro=micro, chunks=chunks)
     groups = max(1, micro // devices)
@@ -162,24 +138,17 @@ def zero_bubble(stages: int, micro: int) -> Table:
     (p−1)(F+I+W): this is (p−1)(F+I−W) if W is at most F and I. For m < p too little is put off, and it idles longer.
     Every device saves p micro-batches at most.
 
-    Parameters
-    ----------
-    stages, micro : int
-        As for :func:`gpipe`.
+    Args:
+        stages, micro: As for :func:`gpipe`.
 
-    Returns
-    -------
-    dict of int to list of (str, int)
-        Stage → its tasks in order.
+    Returns:
+        (dict of int to list of (str, int)): Stage → its tasks in order.
 
-    Examples
-    --------
-    >>> zero_bubble(2, 2)[1]
-    [('F', 0), ('I', 0), ('F', 1), ('I', 1), ('W', 0), ('W', 1)]
+    Example:
+        >>> zero_bubble(2, 2)[1]
+        [('F', 0), ('I', 0), ('F', 1), ('I', 1), ('W', 0), ('W', 1)]
 
-    References
-    ----------
-    Qi et al., "Zero bubble pipeline parallelism", 2024 (arXiv 2401.10241), section 2.
+    Source: Qi et al., "Zero bubble pipeline parallelism", 2024 (arXiv 2401.10241), section 2.
     """
     _require(stages=stages, micro=micro)
     table: Table = {}
@@ -207,30 +176,21 @@ def pipeline(
 ) -> Schedule:
     """Make a schedule of a table: forward passes send activations on, backward passes send gradients back.
 
-    Parameters
-    ----------
-    table : mapping of int to list of (str, int) or (str, int, int)
-        Device → its cells: kind, micro-batch and, if a device has several stages, the stage.
-    work : mapping of str to float, or of (str, int) to float
-        FLOPs (or seconds) of each kind of task; a key (kind, stage) is for one stage alone.
-    saved : int or list of int
-        Bytes that a stage saves between forward and backward pass of a micro-batch; a list has one entry per stage.
-    boundary : int
-        Bytes of an activation between two stages, and of its gradient.
-    memory : mapping of str to int, optional
-        Limits, as for :class:`Schedule`; devices are called ``gpu0``, ``gpu1``, …
-    weights : int
-        Bytes of the gradients of a stage, which stay.
+    Args:
+        table: Device → its cells: kind, micro-batch and, if a device has several stages, the stage.
+        work: FLOPs (or seconds) of each kind of task; a key (kind, stage) is for one stage alone.
+        saved: Bytes that a stage saves between forward and backward pass of a micro-batch; a list has one entry per
+            stage.
+        boundary: Bytes of an activation between two stages, and of its gradient.
+        memory: Limits, as for :class:`Schedule`; devices are called ``gpu0``, ``gpu1``, …
+        weights: Bytes of the gradients of a stage, which stay.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         Which is checked: every stage adds up the gradients of all micro-batches, once each.
 
-    Raises
-    ------
-    ScheduleError
-        If the table cannot be done: the sentence names who waits for what, or what is there twice or never.
+    Raises:
+        ScheduleError: If the table cannot be done: the sentence names who waits for what, or what is there twice or
+            never.
     """
     cells = {device: [_cell(cell, device) for cell in row] for device, row in table.items()}
     home = {stage: f"gpu{device}" for device, row in cells.items() for _, _, stage in row}

@@ -27,23 +27,17 @@ ADDED = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B
 def from_torch(text: str, timed: bool = False) -> Table:
     """Read the grid that ``torch.distributed.pipelining`` prints: a row per step, a column per rank.
 
-    Parameters
-    ----------
-    text : str
-        What was printed, header included.
-    timed : bool
-        Whether the steps are slots of time: then a task that stands in the same row as the one it waits for, or
-        above it, is refused.
+    Args:
+        text: What was printed, header included.
+        timed: Whether the steps are slots of time: then a task that stands in the same row as the one it waits for, or
+            above it, is refused.
 
-    Returns
-    -------
-    dict of int to list of (str, int, int)
-        Rank → kind, micro-batch and stage of its tasks, for :func:`~d2lps.schedule.pipeline`.
+    Returns:
+        (dict of int to list of (str, int, int)): Rank → kind, micro-batch and stage of its tasks, for
+            :func:`~d2lps.schedule.pipeline`.
 
-    Raises
-    ------
-    ScheduleError
-        If this is not such a grid, or a step cannot be done at its time.
+    Raises:
+        ScheduleError: If this is not such a grid, or a step cannot be done at its time.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     starts = [match.start() for match in re.finditer(r"Rank \d+", lines[0])] if lines else []
@@ -56,20 +50,14 @@ def from_torch(text: str, timed: bool = False) -> Table:
 def from_csv(text: str, timed: bool = False) -> Table:
     """Read a schedule as torchtitan's CSV files have it: a row per rank, a cell per step.
 
-    Parameters
-    ----------
-    text, timed
-        The content of the file; as for :func:`from_torch`.
+    Args:
+        text, timed: The content of the file; as for :func:`from_torch`.
 
-    Returns
-    -------
-    dict of int to list of (str, int, int)
-        Rank → kind, micro-batch and stage of its tasks.
+    Returns:
+        (dict of int to list of (str, int, int)): Rank → kind, micro-batch and stage of its tasks.
 
-    Raises
-    ------
-    ScheduleError
-        If a cell is not a task, or a step cannot be done at its time.
+    Raises:
+        ScheduleError: If a cell is not a task, or a step cannot be done at its time.
     """
     return _table([[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row], timed)
 

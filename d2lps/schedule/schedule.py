@@ -9,9 +9,9 @@
 ...      Task("gpu1", "F", "1", 0, ("y",), ("loss",))],
 ...     holds=[("gpu0", "x")],
 ... ))
-slot   0    1
-gpu0   F0.0
-gpu1        F1.0
+slot   0  1
+gpu0   F0
+gpu1      F0
 
 **What a schedule means.** The list is an order in which one machine could do everything; the program of a node is the
 list restricted to it. So no schedule waits for ever: the first act that is not done can always go on. A node computes
@@ -39,31 +39,21 @@ KINDS = {"task": Task, "send": Send, "update": Update, "collective": Collective}
 class Schedule:
     """A list of acts over named nodes and values. Equal by content, hashable, printable.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        The devices, in the order in which they are drawn.
-    values : mapping of str to Value
-        Every value that acts name, with its size.
-    acts : iterable of Task, Send, Update or Collective
-        In an order in which one machine could do all of them. The ``key`` of a ``Send`` names a value; its op is
-        ``"copy"``, ``"add"``, or ``"move"``: an add that frees the sender's memory.
-    holds, wants : iterable of (str, str)
-        The (node, value) pairs that are there, complete, before the first act and after the last one.
-    memory : mapping of str to int
-        Node → bytes that fit on it. Nodes that are not named have no limit.
+    Args:
+        nodes: The devices, in the order in which they are drawn.
+        values: Every value that acts name, with its size.
+        acts (iterable of Task, Send, Update or Collective): In an order in which one machine could do all of them. The
+            ``key`` of a ``Send`` names a value; its op is ``"copy"``, ``"add"``, or ``"move"``: an add that frees the
+            sender's memory.
+        holds, wants: The (node, value) pairs that are there, complete, before the first act and after the last one.
+        memory: Node → bytes that fit on it. Nodes that are not named have no limit.
 
-    Attributes
-    ----------
-    peak : dict of str to int
-        Node → the most bytes that it has at one time.
-    sizes : dict of str to int
-        Value, or part ``value/key`` that a collective makes of one → its bytes.
+    Attributes:
+        peak (dict of str to int): Node → the most bytes that it has at one time.
+        sizes (dict of str to int): Value, or part ``value/key`` that a collective makes of one → its bytes.
 
-    Raises
-    ------
-    ScheduleError
-        If an act cannot be done, or nodes lack what they want; the sentence names act, node and value.
+    Raises:
+        ScheduleError: If an act cannot be done, or nodes lack what they want; the sentence names act, node and value.
     """
 
     nodes: tuple[str, ...]
@@ -128,20 +118,15 @@ class Schedule:
     def column(self, node: str) -> tuple[Act, ...]:
         """Return the acts of one node: what it computes, sends and takes part in.
 
-        Parameters
-        ----------
-        node : str
-            One of the schedule's.
+        Args:
+            node: One of the schedule's.
 
-        Returns
-        -------
-        tuple of Task, Send, Update or Collective
-            In the order of the list. Receives are not listed: a node has posted them all before it begins.
+        Returns:
+            (tuple of Task, Send, Update or Collective): In the order of the list. Receives are not listed: a node has
+                posted them all before it begins.
 
-        Raises
-        ------
-        ScheduleError
-            For a node that is not in the schedule.
+        Raises:
+            ScheduleError: For a node that is not in the schedule.
         """
         if node not in self.nodes:
             raise ScheduleError("unknown-node", node=node, value="", nodes=" ".join(self.nodes))
@@ -150,34 +135,24 @@ class Schedule:
     def size(self, name: str) -> Size:
         """Return the bytes of a value, or of the part ``value/key`` that a collective makes of one.
 
-        Parameters
-        ----------
-        name : str
-            The value, or the part.
+        Args:
+            name: The value, or the part.
 
-        Returns
-        -------
-        int
-            On each node that has it.
+        Returns:
+            (int): On each node that has it.
         """
         return self.sizes[name]
 
     def lives(self, node: str) -> Iterator[tuple[int, str, bool]]:
         """Yield what comes to a node and what it frees, in the order of the list.
 
-        Parameters
-        ----------
-        node : str
-            One of the schedule's.
+        Args:
+            node: One of the schedule's.
 
-        Yields
-        ------
-        number : int
-            Of the act, from 1; 0 for what is there before.
-        name : str
-            Of the value.
-        comes : bool
-            Whether it comes, or is freed.
+        Yields:
+            number: Of the act, from 1; 0 for what is there before.
+            name: Of the value.
+            comes: Whether it comes, or is freed.
         """
         present = {name for holder, name in self.holds if holder == node}
         yield from ((0, name, True) for name in present)
@@ -200,9 +175,7 @@ class Schedule:
     def slots(self) -> list[dict[str, Task]]:
         """Return which task every node does in each slot, if every task takes one slot and messages take no time.
 
-        Returns
-        -------
-        list of dict of str to Task
+        Returns:
             One per slot; nodes that are idle are not in it.
         """
         free = dict.fromkeys(self.nodes, 0)
@@ -224,6 +197,13 @@ class Schedule:
                 ready |= {(node, name): end for node in act.plan.nodes for name in act.results(node)}
         return slots
 
+    @property
+    def labels(self) -> dict[Task, str]:
+        """The label of each task in the row of its node: with the stage if a node has several, or no micro-batches."""
+        homes = {(task.node, task.of) for task in self.tasks}
+        several = len(homes) > len({node for node, _ in homes})
+        return {t: t.label if several or t.batch is None else f"{t.name}{t.batch}" for t in self.tasks}
+
     def __str__(self) -> str:
         """The table: a line per node, a column per slot of :meth:`slots`."""
         slots = self.slots()
@@ -235,7 +215,8 @@ class Schedule:
             return "\n".join(self.nodes)
         first = max(columns_of(head) for head in (corner, *self.nodes))
         rows = {corner: [str(i) for i in range(len(slots))]}
-        rows |= {node: [slot[node].label if node in slot else "" for slot in slots] for node in self.nodes}
+        labels = self.labels
+        rows |= {node: [labels[slot[node]] if node in slot else "" for slot in slots] for node in self.nodes}
         widths = [max(map(len, cells)) for cells in zip(*rows.values(), strict=True)]
         lines = []
         for head, cells in rows.items():
@@ -259,20 +240,14 @@ class Schedule:
     def from_json(cls, source: str) -> "Schedule":
         """Return the schedule that :meth:`to_json` wrote.
 
-        Parameters
-        ----------
-        source : str
-            JSON text.
+        Args:
+            source: JSON text.
 
-        Returns
-        -------
-        Schedule
+        Returns:
             Checked like any other.
 
-        Raises
-        ------
-        ScheduleError
-            If ``source`` is something else.
+        Raises:
+            ScheduleError: If ``source`` is something else.
         """
         try:
             data = json.loads(source)
@@ -318,22 +293,17 @@ def merge(
     Every device does its next act as soon as the values that it needs are there; a collective begins when it is the
     next act of all its nodes.
 
-    Parameters
-    ----------
-    columns : mapping of str to list of acts
-        Device → its tasks, its sends, and the collectives in which it takes part, in its order.
-    values, holds, wants, memory
-        As for :class:`Schedule`.
+    Args:
+        columns (mapping of str to list of acts): Device → its tasks, its sends, and the collectives in which it takes
+            part, in its order.
+        values, holds, wants, memory: As for :class:`Schedule`.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         Checked.
 
-    Raises
-    ------
-    ScheduleError
-        If the devices would wait for each other for ever; the sentence names who waits for which value of whom.
+    Raises:
+        ScheduleError: If the devices would wait for each other for ever; the sentence names who waits for which value
+            of whom.
     """
     nodes, holds = tuple(columns), tuple(holds)
     state = Memory(values, {})  # limits are checked in the end, when the order is known

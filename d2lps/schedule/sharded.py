@@ -41,49 +41,33 @@ def zero(
     Sent per device, times (n−1)/n, for Ψ bytes of weights: stages 0, 1: 2Ψ. Stage 2: (m+1)Ψ for m micro-batches.
     Stage 3: 3mΨ, less m times the last layer if it is kept. With ``wait``: 2Ψ, and (2m+1)Ψ.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names.
-    layers : sequence of int
-        The number of parameters of each layer, in order.
-    stage : int
-        0 to 3.
-    micro : int
-        Micro-batches per device, one after the other.
-    wait : bool
-        Stages 2 and 3: True to add up the gradients of all micro-batches whole on each device, and send them once.
-    keep : bool
-        Stage 3: True to keep the last layer between its forward and its backward pass.
-    data : int or sequence of int
-        Bytes of the input of each layer for a micro-batch; one number if all are alike.
-    rows : int
-        Examples of a micro-batch, for the work: 2 FLOPs per weight and row forward, 4 backward.
-    itemsize, state : int
-        Bytes of a weight, and of the optimizer's state per weight: 8 for Adam's two numbers in float32.
-    memory : mapping of str to int
-        Device → bytes that fit on it.
+    Args:
+        devices: Their names.
+        layers: The number of parameters of each layer, in order.
+        stage: 0 to 3.
+        micro: Micro-batches per device, one after the other.
+        wait: Stages 2 and 3: True to add up the gradients of all micro-batches whole on each device, and send them
+            once.
+        keep: Stage 3: True to keep the last layer between its forward and its backward pass.
+        data: Bytes of the input of each layer for a micro-batch; one number if all are alike.
+        rows: Examples of a micro-batch, for the work: 2 FLOPs per weight and row forward, 4 backward.
+        itemsize, state: Bytes of a weight, and of the optimizer's state per weight: 8 for Adam's two numbers in
+            float32.
+        memory: Device → bytes that fit on it.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         Tasks F, B and U (update) per layer, and collectives of ``w0``, ``g0``, … The part of a device is ``w0/g1`` or
-        the like; it has 0 bytes where it lies inside the whole value.
+            the like; it has 0 bytes where it lies inside the whole value.
 
-    Raises
-    ------
-    ScheduleError
-        If there is no layer, no such stage, or the memory does not suffice.
+    Raises:
+        ScheduleError: If there is no layer, no such stage, or the memory does not suffice.
 
-    References
-    ----------
-    Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020.
+    Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020.
 
-    Examples
-    --------
-    >>> schedule = zero(["gpu0", "gpu1"], [6, 6], stage=3)
-    >>> [str(act) for act in schedule.acts if isinstance(act, Collective)]
-    ['gpu0,gpu1 ∑w0', 'gpu0,gpu1 ∑w1', 'gpu0,gpu1 ∑w0', 'gpu0,gpu1 ∑g1', 'gpu0,gpu1 ∑g0']
+    Example:
+        >>> schedule = zero(["gpu0", "gpu1"], [6, 6], stage=3)
+        >>> [str(act) for act in schedule.acts if isinstance(act, Collective)]
+        ['gpu0,gpu1 ∑w0', 'gpu0,gpu1 ∑w1', 'gpu0,gpu1 ∑w0', 'gpu0,gpu1 ∑g1', 'gpu0,gpu1 ∑g0']
     """
     devices, layers, last = names(devices), list(layers), len(layers) - 1
     if not layers or not all(is_count(count) for count in layers):
@@ -152,23 +136,15 @@ def zero(
 def fully_sharded(devices: Iterable[str], layers: Sequence[int], **options: Any) -> Schedule:
     """Return :func:`zero` of stage 3, with its options: a device has parts of all layers, and two layers at a time.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names.
-    layers : sequence of int
-        The number of parameters of each layer, in order.
-    **options
-        The others of :func:`zero`.
+    Args:
+        devices: Their names.
+        layers: The number of parameters of each layer, in order.
+        **options: The others of :func:`zero`.
 
-    Returns
-    -------
-    Schedule
+    Returns:
         See there.
 
-    Raises
-    ------
-    ScheduleError
-        See there.
+    Raises:
+        ScheduleError: See there.
     """
     return zero(devices, layers, 3, **options)

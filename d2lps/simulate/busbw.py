@@ -18,14 +18,10 @@ from d2lps.units import Bandwidth, show_size
 class BusBandwidth:
     """The two bandwidths of a collective: see :func:`bandwidth`.
 
-    Parameters
-    ----------
-    nbytes : int or Fraction
-        S: the bytes of the largest buffer of one node, before or after.
-    seconds : float
-        The duration.
-    factor : Fraction
-        The least bytes that the busiest link must carry, as a part of S.
+    Args:
+        nbytes: S: the bytes of the largest buffer of one node, before or after.
+        seconds: The duration.
+        factor: The least bytes that the busiest link must carry, as a part of S.
     """
 
     nbytes: "int | Fraction"
@@ -56,31 +52,22 @@ def bandwidth(trace: Trace) -> BusBandwidth:
     sends and receives at one link's speed. So an all-reduce has 2(n−1)/n; all-gather, reduce-scatter, all-to-all,
     gather and scatter have (n−1)/n; broadcast and reduce have 1.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of a plan, with a duration above 0.
+    Args:
+        trace: Of a plan, with a duration above 0.
 
-    Returns
-    -------
-    BusBandwidth
+    Returns:
         With ``algbw`` and ``busbw`` in bytes per second, one way.
 
-    Raises
-    ------
-    TraceError
-        For the trace of a schedule, and for one that takes no time or sends nothing.
+    Raises:
+        TraceError: For the trace of a schedule, and for one that takes no time or sends nothing.
 
-    References
-    ----------
-    NVIDIA nccl-tests, doc/PERFORMANCE.md.
+    Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
 
-    Examples
-    --------
-    >>> from d2lps import cost, nvswitch, ring
-    >>> trace = cost.shared(ring([f"gpu{i}" for i in range(8)]), nvswitch(8, links=18), "1 GB")
-    >>> print(bandwidth(trace))
-    1 GB: 257.1 GB/s of the buffer × 7/4 = 450 GB/s on the bus
+    Example:
+        >>> from d2lps import cost, nvswitch, ring
+        >>> trace = cost.shared(ring([f"gpu{i}" for i in range(8)]), nvswitch(8, links=18), "1 GB")
+        >>> print(bandwidth(trace))
+        1 GB: 257.1 GB/s of the buffer × 7/4 = 450 GB/s on the bus
     """
     plan = trace.plan
     if not isinstance(plan, Plan) or not trace.duration or not trace.nbytes:

@@ -37,24 +37,17 @@ from d2lps.trace import Predicted, Trace
 def ideal(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
     """Predict the trace of a plan as if each message had its links to itself.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan that runs.
-    topology : Topology
-        The nodes and links on which it runs.
-    nbytes : int or str
-        The gradient's size in bytes, such as ``"160 MB"``.
+    Args:
+        plan: The plan that runs.
+        topology: The nodes and links on which it runs.
+        nbytes: The gradient's size in bytes, such as ``"160 MB"``.
 
-    Returns
-    -------
-    Trace
+    Returns:
         A predicted trace, with times in seconds.
 
-    Raises
-    ------
-    PlanError, TopologyError, UnitError
-        For an argument that is not a plan, topology or size, and for a plan that needs missing nodes or routes.
+    Raises:
+        PlanError, TopologyError, UnitError: For an argument that is not a plan, topology or size, and for a plan that
+            needs missing nodes or routes.
     """
     return _predict("ideal", plan, topology, nbytes, _alone)
 
@@ -65,31 +58,22 @@ def shared(plan: "Plan | Schedule", topology: Topology | None = None, nbytes: "i
     Fair means max–min: no message can be faster without a slower one becoming slower still. When a message has left,
     the others share its bandwidth anew.
 
-    Parameters
-    ----------
-    plan, topology, nbytes
-        As for :func:`ideal`; or a :class:`~d2lps.schedule.Schedule`, whose values have their sizes: see
-        :mod:`d2lps.simulate.timeline`. Without a topology, its messages take no time.
+    Args:
+        plan, topology, nbytes: As for :func:`ideal`; or a :class:`~d2lps.schedule.Schedule`, whose values have their
+            sizes: see :mod:`d2lps.simulate.timeline`. Without a topology, its messages take no time.
 
-    Returns
-    -------
-    Trace
+    Returns:
         A predicted trace, with times in seconds.
 
-    Raises
-    ------
-    PlanError, TopologyError, UnitError
-        As for :func:`ideal`.
+    Raises:
+        PlanError, TopologyError, UnitError: As for :func:`ideal`.
 
-    Examples
-    --------
-    >>> from d2lps.schedule import gpipe, pipeline
-    >>> round(shared(pipeline(gpipe(stages=4, micro=8))).bubble(), 3)
-    0.273
+    Example:
+        >>> from d2lps.schedule import gpipe, pipeline
+        >>> round(shared(pipeline(gpipe(stages=4, micro=8))).bubble(), 3)
+        0.273
 
-    References
-    ----------
-    Bertsekas and Gallager, "Data Networks", 6.5.2: max–min flow control.
+    Source: Bertsekas and Gallager, "Data Networks", 6.5.2: max–min flow control.
     """
     if isinstance(plan, Schedule):
         return timeline(plan, topology)

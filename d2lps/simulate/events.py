@@ -22,28 +22,21 @@ from typing import Any, NamedTuple
 class Events:
     """A queue of future calls in order of time; calls for the same time keep the order in which they were added.
 
-    Parameters
-    ----------
-    seed : int
-        The seed of ``random``, the only source of chance.
+    Args:
+        seed: The seed of ``random``, the only source of chance.
 
-    Attributes
-    ----------
-    now : float
-        Virtual seconds since the beginning.
-    random : random.Random
-        The generator for times and choices.
-    count : int
-        The number of events that have happened.
+    Attributes:
+        now (float): Virtual seconds since the beginning.
+        random (random.Random): The generator for times and choices.
+        count (int): The number of events that have happened.
 
-    Examples
-    --------
-    >>> world = Events(seed=0)
-    >>> world.after(2.0, print, "late"), world.after(1.0, print, "early")
-    (None, None)
-    >>> world.run(until=1.5), world.now
-    early
-    (None, 1.5)
+    Example:
+        >>> world = Events(seed=0)
+        >>> world.after(2.0, print, "late"), world.after(1.0, print, "early")
+        (None, None)
+        >>> world.run(until=1.5), world.now
+        early
+        (None, 1.5)
     """
 
     def __init__(self, seed: int = 0):
@@ -54,19 +47,13 @@ class Events:
     def after(self, seconds: float, function: Callable, *arguments: object) -> None:
         """Call ``function(*arguments)`` once ``seconds`` have passed.
 
-        Parameters
-        ----------
-        seconds : float
-            Virtual seconds from now; not negative.
-        function : callable
-            A function, which may call ``after`` itself.
-        *arguments : object
-            Its arguments.
+        Args:
+            seconds: Virtual seconds from now; not negative.
+            function: A function, which may call ``after`` itself.
+            *arguments: Its arguments.
 
-        Raises
-        ------
-        ValueError
-            For a negative time, or one that is not a number.
+        Raises:
+            ValueError: For a negative time, or one that is not a number.
         """
         if not seconds >= 0:
             raise ValueError(f"after({seconds!r}, …): nothing happens in the past; give 0 or more seconds")
@@ -76,10 +63,8 @@ class Events:
     def run(self, until: float = math.inf) -> None:
         """Make all calls that are due up to ``until``, including those added meanwhile.
 
-        Parameters
-        ----------
-        until : float
-            Virtual seconds, to which the clock is set; by default it stops at the last event.
+        Args:
+            until: Virtual seconds, to which the clock is set; by default it stops at the last event.
         """
         waiting = self._waiting
         while waiting and waiting[0][0] <= until:
@@ -98,16 +83,11 @@ class Events:
 class Faults:
     """The faults of a network until virtual second ``until``; afterwards every message arrives once and soon.
 
-    Parameters
-    ----------
-    lost, doubled, slow : float
-        The fractions of messages that are lost, that arrive twice, and that are slow.
-    delay : tuple of float
-        The least and the largest delay of a message, in seconds.
-    long : float
-        Additional seconds that a slow message may take.
-    until : float
-        Virtual seconds.
+    Args:
+        lost, doubled, slow: The fractions of messages that are lost, that arrive twice, and that are slow.
+        delay: The least and the largest delay of a message, in seconds.
+        long: Additional seconds that a slow message may take.
+        until: Virtual seconds.
     """
 
     lost: float = 0.0
@@ -121,16 +101,11 @@ class Faults:
 class Delivery(NamedTuple):
     """A recorded message.
 
-    Parameters
-    ----------
-    start : float
-        Virtual second at which it leaves.
-    end : float or None
-        Virtual second at which it arrives; None if it is lost.
-    src, dst : hashable
-        Names of nodes.
-    message : object
-        Its content.
+    Args:
+        start: Virtual second at which it leaves.
+        end: Virtual second at which it arrives; None if it is lost.
+        src, dst: Names of nodes.
+        message: Its content.
     """
 
     start: float
@@ -143,14 +118,10 @@ class Delivery(NamedTuple):
 class Trouble(NamedTuple):
     """A pause of a node, or a cut between two nodes. A later one of the same nodes replaces what is left of it.
 
-    Parameters
-    ----------
-    start, end : float
-        Virtual seconds.
-    src : hashable
-        The node that is paused, or whose messages are cut off.
-    dst : hashable or None
-        The node that they do not reach; None for a pause.
+    Args:
+        start, end: Virtual seconds.
+        src: The node that is paused, or whose messages are cut off.
+        dst: The node that they do not reach; None for a pause.
     """
 
     start: float
@@ -162,14 +133,10 @@ class Trouble(NamedTuple):
 class State(NamedTuple):
     """What a node became, until its next state or its death.
 
-    Parameters
-    ----------
-    start : float
-        Virtual seconds.
-    node : hashable
-        Its name.
-    state : str
-        Words such as ``"leader 2"``; empty if nothing is to be said about it.
+    Args:
+        start: Virtual seconds.
+        node: Its name.
+        state: Words such as ``"leader 2"``; empty if nothing is to be said about it.
     """
 
     start: float
@@ -183,37 +150,27 @@ class Network(Events):
     A node is any object with ``receive(src, message, now)``. It may crash (messages on the way to it are lost), be
     paused (arriving messages wait) and be cut off from another node, in one direction or both.
 
-    Parameters
-    ----------
-    seed : int
-        The seed of all chance.
-    faults : Faults
-        The faults of the network.
+    Args:
+        seed: The seed of all chance.
+        faults: The faults of the network.
 
-    Attributes
-    ----------
-    nodes : dict
-        Name → node.
-    deliveries : list of Delivery or None
-        Every message since ``record()`` was called.
-    states : list of State
-        What each node was since ``record()`` was called.
-    troubles : list of Trouble
-        All pauses and cuts.
-    deaths : list of (float, hashable)
-        Virtual seconds and names of the nodes that crashed.
+    Attributes:
+        nodes (dict): Name → node.
+        deliveries (list of Delivery or None): Every message since ``record()`` was called.
+        states (list of State): The states of each node since ``record()`` was called.
+        troubles (list of Trouble): All pauses and cuts.
+        deaths (list of (float, hashable)): Virtual seconds and names of the nodes that crashed.
 
-    Examples
-    --------
-    >>> class Echo:
-    ...     def receive(self, src, message, now):
-    ...         print(f"{src} said {message} after {now:.3f} s")
-    >>> net = Network(seed=3, faults=Faults(doubled=1.0))
-    >>> net.nodes["b"] = Echo()
-    >>> net.send("a", "b", "hello")
-    >>> net.run()
-    a said hello after 0.002 s
-    a said hello after 0.002 s
+    Example:
+        >>> class Echo:
+        ...     def receive(self, src, message, now):
+        ...         print(f"{src} said {message} after {now:.3f} s")
+        >>> net = Network(seed=3, faults=Faults(doubled=1.0))
+        >>> net.nodes["b"] = Echo()
+        >>> net.send("a", "b", "hello")
+        >>> net.run()
+        a said hello after 0.002 s
+        a said hello after 0.002 s
     """
 
     def __init__(self, seed: int = 0, faults: Faults = Faults()):
@@ -232,25 +189,22 @@ class Network(Events):
     def record(self, state: "Callable[[Hashable, Any, float], str] | None" = None) -> None:
         """Record from now on every message in ``deliveries`` and the states of nodes in ``states``; see :func:`draw`.
 
-        Parameters
-        ----------
-        state : callable, optional
-            ``state(name, node, now)`` returns the state of a node, such as ``"leader 2"``. It is asked after every
-            event. The default is an empty state.
+        Args:
+            state: ``state(name, node, now)`` returns the state of a node, such as ``"leader 2"``. It is asked after
+                every event. The default is an empty state.
 
-        Examples
-        --------
-        >>> class Counter:
-        ...     count = 0
-        ...     def receive(self, src, message, now):
-        ...         self.count += message
-        >>> net = Network(seed=1)
-        >>> net.nodes["b"] = Counter()
-        >>> net.record(lambda name, node, now: f"has {node.count}")
-        >>> net.send("a", "b", 5)
-        >>> net.run()
-        >>> [state for _, _, state in net.states]
-        ['has 0', 'has 5']
+        Example:
+            >>> class Counter:
+            ...     count = 0
+            ...     def receive(self, src, message, now):
+            ...         self.count += message
+            >>> net = Network(seed=1)
+            >>> net.nodes["b"] = Counter()
+            >>> net.record(lambda name, node, now: f"has {node.count}")
+            >>> net.send("a", "b", 5)
+            >>> net.run()
+            >>> [state for _, _, state in net.states]
+            ['has 0', 'has 5']
         """
         self.deliveries, self.states, self._last, self._state = [], [], {}, state
         self._happened()
@@ -267,12 +221,9 @@ class Network(Events):
     def send(self, src: Hashable, dst: Hashable, message: Any) -> None:
         """Send a message; chance decides if and when it arrives.
 
-        Parameters
-        ----------
-        src, dst : hashable
-            Names of nodes.
-        message : object
-            Handed on as it is: it is not to change any more.
+        Args:
+            src, dst: Names of nodes.
+            message: Handed on as it is: it is not to change any more.
         """
         faults, chance = self.faults, self.random.random
         troubled = self.now < faults.until
@@ -287,12 +238,9 @@ class Network(Events):
     def pause(self, node: Hashable, seconds: float) -> None:
         """Let messages to ``node`` wait.
 
-        Parameters
-        ----------
-        node : hashable
-            Its name.
-        seconds : float
-            Virtual seconds from now.
+        Args:
+            node: Its name.
+            seconds: Virtual seconds from now.
         """
         self._paused[node] = self.now + seconds
         self.troubles.append(Trouble(self.now, self.now + seconds, node))
@@ -300,12 +248,9 @@ class Network(Events):
     def cut(self, src: Hashable, dst: Hashable, seconds: float) -> None:
         """Lose messages from ``src`` to ``dst``, but not those in the other direction.
 
-        Parameters
-        ----------
-        src, dst : hashable
-            Names of nodes, or any other names to be used with :meth:`is_cut`.
-        seconds : float
-            Virtual seconds from now.
+        Args:
+            src, dst: Names of nodes, or any other names to be used with :meth:`is_cut`.
+            seconds: Virtual seconds from now.
         """
         self._cut[src, dst] = self.now + seconds
         self.troubles.append(Trouble(self.now, self.now + seconds, src, dst))
@@ -313,14 +258,10 @@ class Network(Events):
     def is_cut(self, src: Hashable, dst: Hashable) -> bool:
         """Return True while messages from ``src`` to ``dst`` are cut.
 
-        Parameters
-        ----------
-        src, dst : hashable
-            As for :meth:`cut`.
+        Args:
+            src, dst: As for :meth:`cut`.
 
-        Returns
-        -------
-        bool
+        Returns:
             True while the cut lasts.
         """
         return bool(self._cut) and self._cut.get((src, dst), 0.0) > self.now
@@ -328,14 +269,10 @@ class Network(Events):
     def crash(self, node: Hashable) -> object:
         """Remove a node; messages on the way to it are lost.
 
-        Parameters
-        ----------
-        node : hashable
-            Its name.
+        Args:
+            node: Its name.
 
-        Returns
-        -------
-        object
+        Returns:
             The removed node.
         """
         self._paused.pop(node, None)
@@ -346,14 +283,10 @@ class Network(Events):
     def paused(self, node: Hashable) -> float:
         """Return the seconds for which a node is still paused.
 
-        Parameters
-        ----------
-        node : hashable
-            Its name.
+        Args:
+            node: Its name.
 
-        Returns
-        -------
-        float
+        Returns:
             Seconds; 0 if it is not paused.
         """
         return max(0.0, self._paused[node] - self.now) if node in self._paused else 0.0

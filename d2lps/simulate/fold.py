@@ -36,16 +36,12 @@ class Folded(Trace):
     Its links stand for all links of their class (their ``count``), and its messages for all messages (their bytes are
     those of all). A message can lead from a merged node to itself: from one of the nodes to another.
 
-    Parameters
-    ----------
-    origin, plan, topology, nbytes, events
-        As for :class:`~d2lps.Trace`; the plan says only which merged nodes hold something, and has no sends.
-    members : mapping of str to tuple of str
-        Merged node → the nodes for which it stands, in the order of the topology.
-    stands_for : tuple of int
-        The number of messages for which each event stands.
-    loads : mapping of Link to float
-        Link → the seconds that its messages need if they are alone on it.
+    Args:
+        origin, plan, topology, nbytes, events: As for :class:`~d2lps.Trace`; the plan says only which merged nodes hold
+            something, and has no sends.
+        members: Merged node → the nodes for which it stands, in the order of the topology.
+        stands_for: The number of messages for which each event stands.
+        loads: Link → the seconds that its messages need if they are alone on it.
     """
 
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -56,37 +52,26 @@ class Folded(Trace):
 def fold(trace: Trace, step: int = 1, apart: Iterable[str] = ()) -> Folded:
     """Return one step of a predicted trace, with all nodes merged that do the same at the same times.
 
-    Parameters
-    ----------
-    trace : Trace
-        Predicted by ``cost.shared`` from a plan.
-    step : int
-        The number of the step, counted from 1.
-    apart : iterable of str
-        Nodes that are not merged, such as the GPUs of one host.
+    Args:
+        trace: Predicted by ``cost.shared`` from a plan.
+        step: The number of the step, counted from 1.
+        apart: Nodes that are not merged, such as the GPUs of one host.
 
-    Returns
-    -------
-    Folded
+    Returns:
         A small trace, whose times are those of the step, from its beginning on; ``draw`` and ``watch`` show it.
 
-    Raises
-    ------
-    TraceError
-        For any other trace, for a step or node that it does not have, and if messages between the same two merged
-        nodes take several ways, which one picture cannot show.
+    Raises:
+        TraceError: For any other trace, for a step or node that it does not have, and if messages between the same two
+            merged nodes take several ways, which one picture cannot show.
 
-    References
-    ----------
-    Paige and Tarjan, "Three partition refinement algorithms", SIAM Journal on Computing 16, 1987.
+    Source: Paige and Tarjan, "Three partition refinement algorithms", SIAM Journal on Computing 16, 1987.
 
-    Examples
-    --------
-    >>> from d2lps import all_to_all, cost, rails
-    >>> gpus = [f"host{h}/gpu{g}" for h in range(16) for g in range(8)]
-    >>> event = fold(cost.shared(all_to_all(gpus), rails(hosts=16), "128 GB"), step=65).events[0]
-    >>> event.src, event.dst, event.nbytes  # the 128 messages of a step, 1/16384 of the bytes each
-    ('*/gpu0–7×128', '*/gpu0–7×128', 1000000000)
+    Example:
+        >>> from d2lps import all_to_all, cost, rails
+        >>> gpus = [f"host{h}/gpu{g}" for h in range(16) for g in range(8)]
+        >>> event = fold(cost.shared(all_to_all(gpus), rails(hosts=16), "128 GB"), step=65).events[0]
+        >>> event.src, event.dst, event.nbytes  # the 128 messages of a step, 1/16384 of the bytes each
+        ('*/gpu0–7×128', '*/gpu0–7×128', 1000000000)
     """
     if not isinstance(trace, Trace) or trace.origin != "shared" or not isinstance(trace.plan, Plan):
         raise TraceError(text("fold.predicted", given=repr(trace)))

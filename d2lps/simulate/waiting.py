@@ -38,16 +38,11 @@ class HistoryError(Brief, ValueError):
 class Push(NamedTuple):
     """A gradient that arrived at the server.
 
-    Parameters
-    ----------
-    rank : int
-        The worker that computed it.
-    number : int
-        The round for which it is, from 1; without rounds, the number of the push of this worker.
-    read : int
-        The number of steps that the server had made when the worker read its weights.
-    start, end : float
-        Virtual seconds at which the weights were read and the gradient arrived.
+    Args:
+        rank: The worker that computed it.
+        number: The round for which it is, from 1; without rounds, the number of the push of this worker.
+        read: The number of steps that the server had made when the worker read its weights.
+        start, end: Virtual seconds at which the weights were read and the gradient arrived.
     """
 
     rank: int
@@ -60,12 +55,9 @@ class Push(NamedTuple):
 class Step(NamedTuple):
     """A step of the server: an update of the weights.
 
-    Parameters
-    ----------
-    seconds : float
-        Virtual seconds since the beginning.
-    pushes : tuple of Push
-        The gradients whose mean it takes.
+    Args:
+        seconds: Virtual seconds since the beginning.
+        pushes: The gradients whose mean it takes.
     """
 
     seconds: float
@@ -76,20 +68,13 @@ class Step(NamedTuple):
 class History:
     """The steps of a server, with the pushes that each used.
 
-    Parameters
-    ----------
-    workers : int
-        The number of workers.
-    steps : tuple of Step
-        The steps in order of time.
-    dropped : tuple of Push
-        Pushes that came too late and were thrown away.
-    idle : float
-        The fraction of their time, from 0 to 1, that workers waited for one another.
-    travel : float
-        Seconds for which a message was under way.
-    unfinished : tuple of Push
-        Gradients that were still under way at the last step; each ends at the second of its own arrival.
+    Args:
+        workers: The number of workers.
+        steps: The steps in order of time.
+        dropped: Pushes that came too late and were thrown away.
+        idle: The fraction of their time, from 0 to 1, that workers waited for one another.
+        travel: Seconds for which a message was under way.
+        unfinished: Gradients that were still under way at the last step; each ends at the second of its own arrival.
     """
 
     workers: int
@@ -109,20 +94,14 @@ class History:
 
         A gradient that is thrown away carries no worker's color.
 
-        Parameters
-        ----------
-        nbytes : int
-            The size in bytes of a gradient, and of the weights.
+        Args:
+            nbytes: The size in bytes of a gradient, and of the weights.
 
-        Returns
-        -------
-        Trace
+        Returns:
             A trace of the nodes ``w0``, ``w1``, … and ``server``.
 
-        Raises
-        ------
-        HistoryError
-            If messages take no time and so would be invisible.
+        Raises:
+            HistoryError: If messages take no time and so would be invisible.
         """
         if not self.travel > 0:
             raise HistoryError(text("history.travel"))
@@ -142,21 +121,16 @@ class History:
         The task ``G`` is a gradient: it is computed from the arrival of the weights on; the push follows. The last ones
         end with the last step.
 
-        Parameters
-        ----------
-        nbytes : int
-            The size in bytes of the weights that each worker keeps.
+        Args:
+            nbytes: The size in bytes of the weights that each worker keeps.
 
-        Returns
-        -------
-        Trace
+        Returns:
             A trace of a schedule with the nodes ``w0``, ``w1``, …
 
-        Examples
-        --------
-        >>> history = synchronous(workers=2, steps=3, seconds=lambda random, rank: 1.0 + rank)
-        >>> f"{history.lanes().bubble():.0%} {history.idle:.0%}"
-        '25% 25%'
+        Example:
+            >>> history = synchronous(workers=2, steps=3, seconds=lambda random, rank: 1.0 + rank)
+            >>> f"{history.lanes().bubble():.0%} {history.idle:.0%}"
+            '25% 25%'
         """
         pushes, last = [*self._pushes, *self.unfinished], self.steps[-1].seconds
         spans = [(push.start + self.travel, min(push.end - self.travel, last)) for push in pushes]
@@ -311,30 +285,19 @@ def synchronous(
 
     A gradient that comes too late is thrown away; its worker reads the new weights and joins the open round.
 
-    Parameters
-    ----------
-    workers : int
-        The number of workers, backup workers included.
-    steps : int
-        The number of steps that the server makes.
-    seconds : callable
-        ``seconds(random, rank)``: the seconds a worker computes; called once per gradient.
-    backup : int
-        The number of gradients per round for which the server does not wait: less than ``workers``.
-    travel : float
-        Seconds for which a message is under way, each way.
-    seed : int
-        The seed of ``random``.
+    Args:
+        workers: The number of workers, backup workers included.
+        steps: The number of steps that the server makes.
+        seconds: ``seconds(random, rank)``: the seconds a worker computes; called once per gradient.
+        backup: The number of gradients per round for which the server does not wait: less than ``workers``.
+        travel: Seconds for which a message is under way, each way.
+        seed: The seed of ``random``.
 
-    Returns
-    -------
-    History
+    Returns:
         The same for the same seed.
 
-    Raises
-    ------
-    HistoryError
-        For impossible counts.
+    Raises:
+        HistoryError: For impossible counts.
     """
     _require(workers, steps)
     if not 0 <= backup < workers:
@@ -347,30 +310,19 @@ def asynchronous(
 ) -> History:
     """Play pushes without rounds: each is a step; a worker more than ``staleness`` pushes ahead of the slowest waits.
 
-    Parameters
-    ----------
-    workers : int
-        The number of workers.
-    steps : int
-        The number of steps that the server makes, for all workers together.
-    seconds : callable
-        ``seconds(random, rank)``: the seconds a worker computes; called once per gradient.
-    staleness : float
-        0 or more; infinity if no worker ever waits.
-    travel : float
-        Seconds for which a message is under way, each way.
-    seed : int
-        The seed of ``random``.
+    Args:
+        workers: The number of workers.
+        steps: The number of steps that the server makes, for all workers together.
+        seconds: ``seconds(random, rank)``: the seconds a worker computes; called once per gradient.
+        staleness: 0 or more; infinity if no worker ever waits.
+        travel: Seconds for which a message is under way, each way.
+        seed: The seed of ``random``.
 
-    Returns
-    -------
-    History
+    Returns:
         The same for the same seed.
 
-    Raises
-    ------
-    HistoryError
-        For impossible counts.
+    Raises:
+        HistoryError: For impossible counts.
     """
     _require(workers, steps)
     if not staleness >= 0:

@@ -25,12 +25,9 @@ Pair = tuple[int, int]
 class Ring(NamedTuple):
     """A cycle through nodes and back to the first, which shares no link with another ring.
 
-    Parameters
-    ----------
-    nodes : tuple of str
-        The nodes in the order of the cycle.
-    count : int
-        The number of parallel links between two neighbors.
+    Args:
+        nodes: The nodes in the order of the cycle.
+        count: The number of parallel links between two neighbors.
     """
 
     nodes: tuple[str, ...]
@@ -49,26 +46,19 @@ def rings(topology: Topology) -> tuple[Ring, ...]:
     itself. If no node has a direct link to another (they meet at switches), the ring follows the topology's order, and
     its count is the smallest of the links that its routes take.
 
-    Parameters
-    ----------
-    topology : Topology
-        Only the links between two of its GPUs count.
+    Args:
+        topology: Only the links between two of its GPUs count.
 
-    Returns
-    -------
-    tuple of Ring
+    Returns:
         One ring or more.
 
-    Raises
-    ------
-    TopologyError
-        If the direct links form no ring (the sentence says why), or if there is too much to search.
+    Raises:
+        TopologyError: If the direct links form no ring (the sentence says why), or if there is too much to search.
 
-    Examples
-    --------
-    >>> from d2lps.topology.hosts import nvswitch
-    >>> rings(nvswitch(gpus=4))
-    (Ring(nodes=('gpu0', 'gpu1', 'gpu2', 'gpu3'), count=6),)
+    Example:
+        >>> from d2lps.topology.hosts import nvswitch
+        >>> rings(nvswitch(gpus=4))
+        (Ring(nodes=('gpu0', 'gpu1', 'gpu2', 'gpu3'), count=6),)
     """
     nodes = _taking_part(topology)
     counts = _counts(topology, nodes)

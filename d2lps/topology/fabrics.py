@@ -17,11 +17,11 @@ from random import Random
 
 from d2lps.messages import text
 from d2lps.topology.graph import Topology
-from d2lps.topology.links import Link, TopologyError, both_ways, require_counts
+from d2lps.topology.links import NVLINK, Link, TopologyError, both_ways, require_counts
 from d2lps.units import Bandwidth, bandwidth, seconds
 
 NIC = "50 GB/s"  # 400 Gbit/s
-NVLINKS = "450 GB/s"  # of an H100 to its NVSwitch: 18 links of 25 GB/s
+NVLINKS = Bandwidth(18 * bandwidth(NVLINK))  # of an H100 to its NVSwitch
 
 
 def leaf_spine(
@@ -34,35 +34,25 @@ def leaf_spine(
 ) -> Topology:
     """Return hosts on leaf switches, which meet at a spine: two tiers, or three with pods.
 
-    Parameters
-    ----------
-    hosts, per_leaf : int
-        The number of hosts, and how many share a leaf (top-of-rack) switch.
-    nic : str or Bandwidth
-        Bytes per second of a network card, one way.
-    oversubscription : Fraction or float
-        The bandwidth of a leaf's hosts, divided by that of its uplinks: 1 for a fabric that never blocks.
-    latency : float or str
-        Seconds of each link.
-    per_pod : int, optional
-        How many leaves form a pod with a tier of its own; pods then meet at the core. The upper tier is not
-        oversubscribed any further.
+    Args:
+        hosts, per_leaf: The number of hosts, and how many share a leaf (top-of-rack) switch.
+        nic: Bytes per second of a network card, one way.
+        oversubscription: The bandwidth of a leaf's hosts, divided by that of its uplinks: 1 for a fabric that never
+            blocks.
+        latency: Seconds of each link.
+        per_pod: How many leaves form a pod with a tier of its own; pods then meet at the core. The upper tier is not
+            oversubscribed any further.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The nodes are ``host0`` …, ``leaf0`` …, and ``spine``; or ``pod0`` … and ``core`` above the leaves.
 
-    Raises
-    ------
-    TopologyError, UnitError
-        For numbers below 1, and for bad units.
+    Raises:
+        TopologyError, UnitError: For numbers below 1, and for bad units.
 
-    Examples
-    --------
-    >>> fabric = leaf_spine(hosts=8, per_leaf=4, nic="100 Gbit/s", oversubscription=4)
-    >>> [str(link.bandwidth) for link in fabric.route("host0", "host7")]
-    ['12.5 GB/s', '12.5 GB/s', '12.5 GB/s', '12.5 GB/s']
+    Example:
+        >>> fabric = leaf_spine(hosts=8, per_leaf=4, nic="100 Gbit/s", oversubscription=4)
+        >>> [str(link.bandwidth) for link in fabric.route("host0", "host7")]
+        ['12.5 GB/s', '12.5 GB/s', '12.5 GB/s', '12.5 GB/s']
     """
     require_counts(hosts=hosts, per_leaf=per_leaf, per_pod=1 if per_pod is None else per_pod)
     ratio = _ratio(oversubscription)
@@ -94,42 +84,28 @@ def rails(
 ) -> Topology:
     """Return hosts whose GPUs have network cards: card i of every host is on the same switch, rail i.
 
-    Parameters
-    ----------
-    hosts : int
-        The number of hosts.
-    gpus : int or Topology
-        The number of GPUs in each, with a card of its own per GPU; or what each host is like, with its ``nics``, as
-        :meth:`Topology.from_nvidia_smi` reads it. Then ``inside`` and ``inside_latency`` do not count.
-    nic, inside : str or Bandwidth
-        Bytes per second, one way, of a network card and of all NVLinks of a GPU.
-    latency, inside_latency : float or str
-        Seconds of each network link and of each link inside a host.
-    per_pod : int, optional
-        How many hosts share the rail switches of a pod; pods then meet at the spine. All hosts by default.
-    oversubscription : Fraction or float
-        The bandwidth of the cards on a rail switch, divided by that of its uplinks.
+    Args:
+        hosts: The number of hosts.
+        gpus: The number of GPUs in each, with a card of its own per GPU; or what each host is like, with its ``nics``,
+            as :meth:`Topology.from_nvidia_smi` reads it. Then ``inside`` and ``inside_latency`` do not count.
+        nic, inside: Bytes per second, one way, of a network card and of all NVLinks of a GPU.
+        latency, inside_latency: Seconds of each network link and of each link inside a host.
+        per_pod: How many hosts share the rail switches of a pod; pods then meet at the spine. All hosts by default.
+        oversubscription: The bandwidth of the cards on a rail switch, divided by that of its uplinks.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The nodes are ``host0/gpu0`` …, ``host0/nvswitch`` …, ``rail0`` … (in pods ``pod0/rail0`` …), and ``spine``,
-        which also joins rails to each other. A card that several GPUs use is a node, such as ``host0/mlx5_0``.
+            which also joins rails to each other. A card that several GPUs use is a node, such as ``host0/mlx5_0``.
 
-    Raises
-    ------
-    TopologyError, UnitError
-        For numbers below 1, for a host without network cards, and for bad units.
+    Raises:
+        TopologyError, UnitError: For numbers below 1, for a host without network cards, and for bad units.
 
-    Examples
-    --------
-    >>> pods = rails(hosts=4, gpus=2, per_pod=2)
-    >>> [link.dst for link in pods.route("host0/gpu1", "host3/gpu1")]
-    ['pod0/rail1', 'spine', 'pod1/rail1', 'host3/gpu1']
+    Example:
+        >>> pods = rails(hosts=4, gpus=2, per_pod=2)
+        >>> [link.dst for link in pods.route("host0/gpu1", "host3/gpu1")]
+        ['pod0/rail1', 'spine', 'pod1/rail1', 'host3/gpu1']
 
-    References
-    ----------
-    Wang et al., "Rail-only", 2023 (arXiv 2307.12169); NVIDIA DGX SuperPOD reference architecture.
+    Source: Wang et al., "Rail-only", 2023 (arXiv 2307.12169); NVIDIA DGX SuperPOD reference architecture.
     """
     require_counts(hosts=hosts, per_pod=1 if per_pod is None else per_pod)
     like = gpus if isinstance(gpus, Topology) else _nvswitch(gpus, inside, inside_latency)
@@ -157,7 +133,8 @@ def rails(
     uplink = Bandwidth(float(Fraction(card) * size / ratio))
     links += [link for switch in switches for link in both_ways(switch, "spine", uplink, latency)]
     limits = {f"host{h}/{node}": limit for h in range(hosts) for node, limit in like.limits.items()}
-    return Topology("rails", kinds, links, limits=limits)
+    nics = {f"host{h}/{gpu}": f"host{h}/{nic}" for h in range(hosts) for gpu, nic in like.nics.items()}
+    return Topology("rails", kinds, links, limits=limits, nics=nics)
 
 
 def _nvswitch(gpus: int, inside: "str | Bandwidth", latency: "float | str") -> Topology:
@@ -172,29 +149,20 @@ def _nvswitch(gpus: int, inside: "str | Bandwidth", latency: "float | str") -> T
 def busiest_uplink(flows: int, uplinks: int, parts: int = 1, seed: int = 0) -> Fraction:
     """Return the load of the busiest uplink if flows are hashed onto uplinks (ECMP), as a multiple of the mean.
 
-    Parameters
-    ----------
-    flows, uplinks : int
-        The number of equal flows, and of uplinks of a switch.
-    parts : int
-        Into how many flows each is cut, such as queue pairs with ports of their own.
-    seed : int
-        Equal seeds give equal hashes.
+    Args:
+        flows, uplinks: The number of equal flows, and of uplinks of a switch.
+        parts: Into how many flows each is cut, such as queue pairs with ports of their own.
+        seed: Equal seeds give equal hashes.
 
-    Returns
-    -------
-    Fraction
+    Returns:
         1 for perfect balance.
 
-    Raises
-    ------
-    TopologyError
-        For numbers below 1.
+    Raises:
+        TopologyError: For numbers below 1.
 
-    Examples
-    --------
-    >>> busiest_uplink(flows=32, uplinks=32) > busiest_uplink(flows=32, uplinks=32, parts=16) > 1
-    True
+    Example:
+        >>> busiest_uplink(flows=32, uplinks=32) > busiest_uplink(flows=32, uplinks=32, parts=16) > 1
+        True
     """
     require_counts(flows=flows, uplinks=uplinks, parts=parts)
     random = Random(seed)

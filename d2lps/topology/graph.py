@@ -22,8 +22,8 @@ from typing import Any
 
 from d2lps.messages import text
 from d2lps.plan.parse import names
-from d2lps.topology import nvidia
-from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, NVLINK, PCIE, Link, Resource, TopologyError
+from d2lps.topology import nccl, nvidia
+from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, PCIE, Link, Resource, TopologyError
 from d2lps.units import Bandwidth
 
 
@@ -31,32 +31,24 @@ from d2lps.units import Bandwidth
 class Topology:
     """Nodes, each of a kind, and the directed links between them. Equal by content, and hashable.
 
-    Parameters
-    ----------
-    name : str
-        The name in pictures and errors.
-    kinds : mapping of str to str
-        Node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``, in the order of the drawing.
-    links : iterable of Link
-        At most one from a node to another (parallel ones are its ``count``).
-    through, adding, overhead, ports, computing, memory : mapping, optional
-        Node → the limit with that name in :class:`~d2lps.topology.Resource` (``ports``: its ``port``).
-    limits : mapping of str to Resource, optional
-        Node → all its limits at once, for nodes that are a bottleneck.
-    nics : mapping of str to str, optional
-        GPU → the network card that it uses, which :func:`d2lps.rails` joins to those of other hosts. It changes nothing
-        inside the host, and is not compared.
+    Args:
+        name: The name in pictures and errors.
+        kinds: Node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``, in the order of the drawing.
+        links: At most one from a node to another (parallel ones are its ``count``).
+        through, adding, overhead, ports, computing, memory: Node → the limit with that name in
+            :class:`~d2lps.topology.Resource` (``ports``: its ``port``).
+        limits: Node → all its limits at once, for nodes that are a bottleneck.
+        nics: GPU → the network card that it uses, which :func:`d2lps.rails` joins to those of other hosts. It changes
+            nothing inside the host, and is not compared.
 
-    Raises
-    ------
-    TopologyError, PlanError, UnitError
-        For nodes, kinds, links and limits that do not fit together, names that cannot be nodes, and bad units.
+    Raises:
+        TopologyError, PlanError, UnitError: For nodes, kinds, links and limits that do not fit together, names that
+            cannot be nodes, and bad units.
 
-    Examples
-    --------
-    >>> host = Topology("host", {"a": "gpu", "m": "cpu"}, [Link("a", "m", "16 GB/s")], through={"m": "10 GB/s"})
-    >>> host.limits["m"].through
-    bandwidth('10 GB/s')
+    Example:
+        >>> host = Topology("host", {"a": "gpu", "m": "cpu"}, [Link("a", "m", "16 GB/s")], through={"m": "10 GB/s"})
+        >>> host.limits["m"].through
+        bandwidth('10 GB/s')
     """
 
     name: str
@@ -143,7 +135,7 @@ class Topology:
     def from_nvidia_smi(
         cls,
         text: str,
-        nvlink: "str | Bandwidth" = NVLINK,
+        nvlink: "str | Bandwidth | None" = None,
         pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
         between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
         latency: "float | str" = 0.0,
@@ -160,36 +152,46 @@ class Topology:
         Network cards show the PCIe switches that NVLinks hide. ``nics`` maps each GPU to its closest card, by the name
         in the legend if there is one; ``rails(hosts=16, gpus=topology)`` joins 16 such hosts.
 
-        Parameters
-        ----------
-        text : str
-            The complete output.
-        nvlink, pcie, between_cpus : str or Bandwidth
-            Bytes per second, one way, of one NVLink, of each PCIe link from a GPU or switch upwards, and of the link
-            between two CPUs. The table does not contain them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16 lanes,
-            and an assumed QPI link. ``pcie`` may also map each GPU to the bandwidth of its own link (16 GB/s for the
-            missing ones); the link above a switch is then as fast as its fastest GPU.
-        latency : float or str
-            Seconds of each link.
+        Args:
+            text: The complete output; that of ``nvidia-smi nvlink -s`` or ``nvidia-smi -L`` may follow.
+            nvlink, pcie, between_cpus: Bytes per second, one way, of one NVLink, of each PCIe link from a GPU or switch
+                upwards, and of the link between two CPUs. The table does not contain them. The default of ``nvlink``
+                follows from the rates or names after the table (50 GB/s for Blackwell), else it is that of versions 2
+                to 4, 25 GB/s. The others are PCIe 3.0 with 16 lanes, and an assumed QPI link. ``pcie`` may also map
+                each GPU to the bandwidth of its own link (16 GB/s for the missing ones); the link above a switch is
+                then as fast as its fastest GPU.
+            latency: Seconds of each link.
 
-        Returns
-        -------
-        Topology
+        Returns:
             ``gpu0`` … as numbered in the table, then ``switch`` and ``cpu``, numbered if there are several.
 
-        Raises
-        ------
-        TopologyError, UnitError
-            If the text is not such a table (the sentence names the line), or for bad units.
+        Raises:
+            TopologyError, UnitError: If the text is not such a table (the sentence names the line), or for bad units.
 
-        Examples
-        --------
-        >>> text = "        GPU0  GPU1  CPU Affinity\\nGPU0     X    NV4   0-15\\nGPU1    NV4    X    0-15"
-        >>> pair = Topology.from_nvidia_smi(text)
-        >>> print(pair.kinds, pair.route("gpu0", "gpu1")[0].count)
-        {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
+        Example:
+            >>> text = "        GPU0  GPU1  CPU Affinity\\nGPU0     X    NV4   0-15\\nGPU1    NV4    X    0-15"
+            >>> pair = Topology.from_nvidia_smi(text)
+            >>> print(pair.kinds, pair.route("gpu0", "gpu1")[0].count)
+            {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
         """
         host = nvidia.read(text, nvlink, pcie, between_cpus, latency)
+        return cls(host.name, host.kinds, host.links, nics=host.nics)
+
+    @classmethod
+    def from_nccl(cls, source: str, latency: "float | str" = 0.0) -> "Topology":
+        """Return the host that NCCL describes in ``NCCL_TOPO_DUMP_FILE``: see :meth:`from_nvidia_smi`.
+
+        Args:
+            source: The XML, which has the rates of PCIe and the generation of the GPUs.
+            latency: Seconds of each link.
+
+        Returns:
+            GPUs, switches and CPUs, with ``nics``.
+
+        Raises:
+            TopologyError, UnitError: For other text, and for bad units.
+        """
+        host, _ = nccl.read(source, latency)
         return cls(host.name, host.kinds, host.links, nics=host.nics)
 
     def _limited(self, field: str) -> dict:
@@ -232,20 +234,14 @@ class Topology:
         The widest route is chosen, since a message takes all its links at once; of equally wide routes the one with
         the least latency, then the one with the fewest links.
 
-        Parameters
-        ----------
-        src, dst : str
-            Two nodes.
+        Args:
+            src, dst: Two nodes.
 
-        Returns
-        -------
-        tuple of Link
+        Returns:
             Links in order; empty if both are the same node.
 
-        Raises
-        ------
-        TopologyError
-            If there is no route, or no such node.
+        Raises:
+            TopologyError: If there is no route, or no such node.
         """
         self.require_node(src)
         self.require_node(dst)
@@ -256,28 +252,20 @@ class Topology:
     def slowed(self, node: str, by: float) -> "Topology":
         """Return a copy in which every link of a node is slower: a straggler.
 
-        Parameters
-        ----------
-        node : str
-            The node.
-        by : float
-            The factor, above 0: 2 for links of half the bandwidth.
+        Args:
+            node: The node.
+            by: The factor, above 0: 2 for links of half the bandwidth.
 
-        Returns
-        -------
-        Topology
+        Returns:
             Like this one otherwise.
 
-        Raises
-        ------
-        TopologyError, UnitError
-            If there is no such node, and for a factor that is not above 0.
+        Raises:
+            TopologyError, UnitError: If there is no such node, and for a factor that is not above 0.
 
-        Examples
-        --------
-        >>> from d2lps import nvswitch
-        >>> nvswitch(4).slowed("gpu2", by=2).route("gpu0", "gpu2")[-1].bandwidth
-        bandwidth('12.5 GB/s')
+        Example:
+            >>> from d2lps import nvswitch
+            >>> nvswitch(4).slowed("gpu2", by=2).route("gpu0", "gpu2")[-1].bandwidth
+            bandwidth('12.5 GB/s')
         """
         self.require_node(node)
         links = [
@@ -291,14 +279,10 @@ class Topology:
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
         """Return the links and nodes that a message from ``src`` to ``dst`` occupies.
 
-        Parameters
-        ----------
-        src, dst : str
-            Two nodes.
+        Args:
+            src, dst: Two nodes.
 
-        Returns
-        -------
-        tuple of Link or str
+        Returns:
             The links of its route, the limited nodes between them, and its ends if they have a limited port.
         """
         route = self.route(src, dst)
@@ -308,14 +292,10 @@ class Topology:
     def capacity(self, resource: "Link | str") -> float:
         """Return the bytes per second of a link or of a limited node.
 
-        Parameters
-        ----------
-        resource : Link or str
-            An item of :meth:`resources`.
+        Args:
+            resource: An item of :meth:`resources`.
 
-        Returns
-        -------
-        float
+        Returns:
             Infinite if there is no limit.
         """
         if isinstance(resource, Link):
@@ -327,15 +307,11 @@ class Topology:
     def require_node(self, node: str) -> None:
         """Raise TopologyError unless ``node`` is a node of this topology.
 
-        Parameters
-        ----------
-        node : str
-            Its name.
+        Args:
+            node: Its name.
 
-        Raises
-        ------
-        TopologyError
-            If there is no such node; the sentence lists all nodes.
+        Raises:
+            TopologyError: If there is no such node; the sentence lists all nodes.
         """
         if node not in self.kinds:
             nodes = " ".join(self.kinds)
@@ -347,14 +323,10 @@ class Topology:
     def forwards(self, node: str) -> bool:
         """Return True if a node passes on messages between others.
 
-        Parameters
-        ----------
-        node : str
-            One of the topology's.
+        Args:
+            node: One of the topology's.
 
-        Returns
-        -------
-        bool
+        Returns:
             True for switches, processors and memories.
         """
         return self.kinds[node] in FORWARDING
@@ -362,14 +334,10 @@ class Topology:
     def leaving(self, node: str) -> "Sequence[Link]":
         """Return the links that begin at a node.
 
-        Parameters
-        ----------
-        node : str
-            One of the topology's.
+        Args:
+            node: One of the topology's.
 
-        Returns
-        -------
-        sequence of Link
+        Returns:
             In the topology's order.
         """
         return self._leaving.get(node, ())
@@ -377,14 +345,10 @@ class Topology:
     def arriving(self, node: str) -> "Sequence[Link]":
         """Return the links that end at a node.
 
-        Parameters
-        ----------
-        node : str
-            One of the topology's.
+        Args:
+            node: One of the topology's.
 
-        Returns
-        -------
-        sequence of Link
+        Returns:
             In the topology's order.
         """
         return self._arriving.get(node, ())

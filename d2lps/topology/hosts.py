@@ -44,35 +44,24 @@ def pcie_server(
 
     Several switches share the GPUs equally, and meet at the CPU.
 
-    Parameters
-    ----------
-    gpus : int
-        The number of GPUs, 1 or more.
-    bandwidth : str, Bandwidth or sequence of them
-        Bytes per second, one way; a sequence has one for each GPU and, last, one for the CPU. PCIe 3.0 with 16 lanes
-        counts as 16 GB/s (15.75 before overheads).
-    latency : float or str
-        Seconds of each link; a message takes two or more.
-    switches : int
-        The number of switches.
-    nvlink : str or Bandwidth, optional
-        Bytes per second, one way, of NVLinks that join each GPU with the next, and the last with the first.
+    Args:
+        gpus: The number of GPUs, 1 or more.
+        bandwidth: Bytes per second, one way; a sequence has one for each GPU and, last, one for the CPU. PCIe 3.0 with
+            16 lanes counts as 16 GB/s (15.75 before overheads).
+        latency: Seconds of each link; a message takes two or more.
+        switches: The number of switches.
+        nvlink: Bytes per second, one way, of NVLinks that join each GPU with the next, and the last with the first.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The nodes are ``gpu0`` …, ``switch`` or ``switch0`` …, ``cpu``.
 
-    Raises
-    ------
-    TopologyError, UnitError
-        For a bad number of GPUs, switches or bandwidths, and for bad units.
+    Raises:
+        TopologyError, UnitError: For a bad number of GPUs, switches or bandwidths, and for bad units.
 
-    Examples
-    --------
-    >>> server = pcie_server(gpus=2, bandwidth=["16 GB/s", "16 GB/s", "12 GB/s"])
-    >>> [str(link.bandwidth) for link in server.route("gpu0", "cpu")]
-    ['16 GB/s', '12 GB/s']
+    Example:
+        >>> server = pcie_server(gpus=2, bandwidth=["16 GB/s", "16 GB/s", "12 GB/s"])
+        >>> [str(link.bandwidth) for link in server.route("gpu0", "cpu")]
+        ['16 GB/s', '12 GB/s']
     """
     ends = [*_gpus(gpus), "cpu"]
     rates = _one_or_each(bandwidth, len(ends))
@@ -102,42 +91,31 @@ def one_memory(
 
     This is the honest model of a laptop that plays several devices: all bytes move through its one memory.
 
-    Parameters
-    ----------
-    nodes : iterable of str
-        The devices; none may be called ``memory``.
-    bandwidth : str or Bandwidth
-        Bytes per second that the memory moves.
-    adding : str or Bandwidth, optional
-        Bytes per second at which the memory adds, beside moving the bytes; adding is free by default.
-    overhead : float or str
-        Least seconds of the memory's time for each message.
-    latency : float or str
-        Seconds during which a message is under way and occupies nothing; each of its two links has half of them.
-    each, each_adding : str or Bandwidth, optional
-        Bytes per second that one node (such as one processor of several) can send and receive by itself, and bytes per
-        second that it can add; no limit by default.
+    Args:
+        nodes: The devices; none may be called ``memory``.
+        bandwidth: Bytes per second that the memory moves.
+        adding: Bytes per second at which the memory adds, beside moving the bytes; adding is free by default.
+        overhead: Least seconds of the memory's time for each message.
+        latency: Seconds during which a message is under way and occupies nothing; each of its two links has half of
+            them.
+        each, each_adding: Bytes per second that one node (such as one processor of several) can send and receive by
+            itself, and bytes per second that it can add; no limit by default.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The given nodes, and ``memory``.
 
-    Raises
-    ------
-    TopologyError, PlanError, UnitError
-        For a node named ``memory``, for invalid node names, and for bad units.
+    Raises:
+        TopologyError, PlanError, UnitError: For a node named ``memory``, for invalid node names, and for bad units.
 
-    Examples
-    --------
-    >>> from d2lps import aggregate_at, cost
-    >>> laptop = one_memory(["cpu0", "cpu1", "cpu2"], "8 GB/s", adding="4 GB/s", overhead="20 us")
-    >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 MB")
-    >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
-    ['6 ms', '2 ms']
-    >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 kB")
-    >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
-    ['0.04 ms', '0.04 ms']
+    Example:
+        >>> from d2lps import aggregate_at, cost
+        >>> laptop = one_memory(["cpu0", "cpu1", "cpu2"], "8 GB/s", adding="4 GB/s", overhead="20 us")
+        >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 MB")
+        >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
+        ['6 ms', '2 ms']
+        >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 kB")
+        >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
+        ['0.04 ms', '0.04 ms']
     """
     nodes = names(nodes)
     if "memory" in nodes:
@@ -164,37 +142,27 @@ def dgx1_v100(
     Eight pairs of GPUs are joined by two NVLinks and eight pairs by one, as ``nvidia-smi topo -m`` prints them on one
     such machine; the numbering differs between machines (:meth:`Topology.from_nvidia_smi`).
 
-    Parameters
-    ----------
-    bandwidth : str or Bandwidth
-        Bytes per second of one NVLink, one way. The default is the figure of *Dive into Deep Learning*, which the
-        course uses. NVLink 2 is specified as 25 GB/s, and copies reach about 24: ``dgx1_v100("25 GB/s")``.
-    latency : float or str
-        Seconds of each link.
-    pcie, between_cpus : str or Bandwidth
-        Bytes per second, one way, of each PCIe link and of the link between the two CPUs (by default an assumed QPI
-        link of 9.6 GT/s).
+    Args:
+        bandwidth: Bytes per second of one NVLink, one way. The default is the figure of *Dive into Deep Learning*,
+            which the course uses. NVLink 2 is specified as 25 GB/s, and copies reach about 24: ``dgx1_v100("25
+            GB/s")``.
+        latency: Seconds of each link.
+        pcie, between_cpus: Bytes per second, one way, of each PCIe link and of the link between the two CPUs (by
+            default an assumed QPI link of 9.6 GT/s).
 
-    Returns
-    -------
-    Topology
+    Returns:
         The nodes are ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
-        switches each.
+            switches each.
 
-    Raises
-    ------
-    UnitError
-        For a bad bandwidth or latency.
+    Raises:
+        UnitError: For a bad bandwidth or latency.
 
-    References
-    ----------
-    The hybrid cube mesh of NVIDIA's "DGX-1 With Tesla V100 System Architecture".
+    Source: The hybrid cube mesh of NVIDIA's "DGX-1 With Tesla V100 System Architecture".
 
-    Examples
-    --------
-    >>> from d2lps import rings
-    >>> [ring.count for ring in rings(dgx1_v100())]
-    [2, 1]
+    Example:
+        >>> from d2lps import rings
+        >>> [ring.count for ring in rings(dgx1_v100())]
+        [2, 1]
     """
     gpus = _gpus(8)
     kinds = {**dict.fromkeys(gpus, "gpu"), **{f"switch{i}": "switch" for i in range(4)}, "cpu0": "cpu", "cpu1": "cpu"}
@@ -224,35 +192,23 @@ def nvswitch(
 
     All switches of a host count as one, since together they never block; its CPUs and PCIe are left out.
 
-    Parameters
-    ----------
-    gpus : int
-        The number of GPUs, 1 or more.
-    bandwidth : str or Bandwidth
-        Bytes per second of one NVLink, one way.
-    latency : float or str
-        Seconds of each link; a message takes two.
-    links : int
-        The number of NVLinks of each GPU.
+    Args:
+        gpus: The number of GPUs, 1 or more.
+        bandwidth: Bytes per second of one NVLink, one way.
+        latency: Seconds of each link; a message takes two.
+        links: The number of NVLinks of each GPU.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The nodes are ``gpu0`` …, ``switch``.
 
-    Raises
-    ------
-    TopologyError, UnitError
-        For a number of GPUs or links below 1, and for bad units.
+    Raises:
+        TopologyError, UnitError: For a number of GPUs or links below 1, and for bad units.
 
-    References
-    ----------
-    NVIDIA's data sheets for these hosts.
+    Source: NVIDIA's data sheets for these hosts.
 
-    Examples
-    --------
-    >>> print(nvswitch(8, links=12).route("gpu0", "gpu7")[0].capacity / 1e9)
-    300.0
+    Example:
+        >>> print(nvswitch(8, links=12).route("gpu0", "gpu7")[0].capacity / 1e9)
+        300.0
     """
     ends = _gpus(gpus)
     joins = [link for end in ends for link in both_ways(end, "switch", bandwidth, latency, links)]
@@ -275,46 +231,33 @@ def machines(
     The name of a node begins with its host: ``host0/gpu1``, ``host0/cpu``. With several racks, each has a top-of-rack
     switch ``rack0`` …, which its hosts share, and the switch ``network`` is the spine that joins the racks.
 
-    Parameters
-    ----------
-    hosts : int
-        The number of hosts with GPUs, 1 or more.
-    gpus_per_host : int
-        The number of GPUs of each host, 0 or more.
-    nic : str, Bandwidth or sequence of them
-        Bytes per second of a network card, one way; a sequence has one for each host, then one for each server.
-    inside : str or Bandwidth
-        Bytes per second of each PCIe link, one way.
-    latency : float or str
-        Seconds of each link between a card and a switch or between two switches of the network; a message between
-        hosts takes two of them, and between racks four.
-    servers : int
-        The number of further hosts, ``server0`` …, each with a processor only.
-    racks : int
-        The number of racks, to which the hosts and then the servers are dealt in order and as equally as possible.
-    uplink : str, Bandwidth or sequence of them, optional
-        Bytes per second from a rack to the spine, one way; a sequence has one for each rack. By default it is as wide
-        as all cards of the rack together, so that the spine is not oversubscribed.
+    Args:
+        hosts: The number of hosts with GPUs, 1 or more.
+        gpus_per_host: The number of GPUs of each host, 0 or more.
+        nic: Bytes per second of a network card, one way; a sequence has one for each host, then one for each server.
+        inside: Bytes per second of each PCIe link, one way.
+        latency: Seconds of each link between a card and a switch or between two switches of the network; a message
+            between hosts takes two of them, and between racks four.
+        servers: The number of further hosts, ``server0`` …, each with a processor only.
+        racks: The number of racks, to which the hosts and then the servers are dealt in order and as equally as
+            possible.
+        uplink: Bytes per second from a rack to the spine, one way; a sequence has one for each rack. By default it is
+            as wide as all cards of the rack together, so that the spine is not oversubscribed.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The nodes are ``host0/gpu0`` …, ``host0/cpu``, ``host0/switch``, …, ``server0`` …, ``rack0`` … if there are
-        several racks, ``network``.
+            several racks, ``network``.
 
-    Raises
-    ------
-    TopologyError, UnitError
-        For bad numbers, and for bad units.
+    Raises:
+        TopologyError, UnitError: For bad numbers, and for bad units.
 
-    Examples
-    --------
-    >>> two = machines(hosts=2, gpus_per_host=1, nic="400 Mbit/s")
-    >>> [f"{link.src}→{link.dst}" for link in two.route("host0/gpu0", "host1/gpu0")]
-    ['host0/gpu0→host0/switch', 'host0/switch→network', 'network→host1/switch', 'host1/switch→host1/gpu0']
-    >>> four = machines(hosts=4, gpus_per_host=0, racks=2)
-    >>> [f"{link.src}→{link.dst} {link.bandwidth}" for link in four.route("host1/switch", "host2/switch")][:2]
-    ['host1/switch→rack0 1.25 GB/s', 'rack0→network 2.5 GB/s']
+    Example:
+        >>> two = machines(hosts=2, gpus_per_host=1, nic="400 Mbit/s")
+        >>> [f"{link.src}→{link.dst}" for link in two.route("host0/gpu0", "host1/gpu0")]
+        ['host0/gpu0→host0/switch', 'host0/switch→network', 'network→host1/switch', 'host1/switch→host1/gpu0']
+        >>> four = machines(hosts=4, gpus_per_host=0, racks=2)
+        >>> [f"{link.src}→{link.dst} {link.bandwidth}" for link in four.route("host1/switch", "host2/switch")][:2]
+        ['host1/switch→rack0 1.25 GB/s', 'rack0→network 2.5 GB/s']
     """
     require_counts(hosts=hosts)
     require_counts(least=0, gpus_per_host=gpus_per_host, servers=servers)

@@ -13,6 +13,10 @@ FORWARDING = ("cpu", "memory", "switch")
 PCIE = "16 GB/s"  # version 3.0 with 16 lanes: 15.75 GB/s before overheads
 NVLINK = "25 GB/s"  # versions 2, 3 and 4: each link, each direction
 BETWEEN_CPUS = "19.2 GB/s"  # assumed: one QPI link of 9.6 GT/s with 2 bytes each, one way
+# Bytes per second of one lane. Of the bits transferred, 8 of 10 are data in versions 1 and 2, then 128 of 130, 242 of
+# 256.
+LANES = {1: 2.5e9 / 10, 2: 5e9 / 10, 3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130}
+LANES |= {6: 64e9 / 8 * 242 / 256}
 
 
 class TopologyError(Brief, ValueError):
@@ -23,26 +27,18 @@ class TopologyError(Brief, ValueError):
 class Link:
     """A directed link from ``src`` to ``dst``, one way.
 
-    Parameters
-    ----------
-    src, dst : str
-        The nodes that it joins.
-    bandwidth : str or Bandwidth
-        Bytes per second of one of the ``count`` parallel links, such as ``"16 GB/s"``.
-    latency : float or str
-        Seconds (or ``"5 us"``) from the last byte sent to the last byte received.
-    count : int
-        The number of parallel links.
+    Args:
+        src, dst: The nodes that it joins.
+        bandwidth: Bytes per second of one of the ``count`` parallel links, such as ``"16 GB/s"``.
+        latency: Seconds (or ``"5 us"``) from the last byte sent to the last byte received.
+        count: The number of parallel links.
 
-    Raises
-    ------
-    UnitError, TopologyError
-        For a bad bandwidth or latency, and for a count below 1.
+    Raises:
+        UnitError, TopologyError: For a bad bandwidth or latency, and for a count below 1.
 
-    Examples
-    --------
-    >>> Link("gpu0", "gpu1", "25 GB/s", latency="5 us", count=2).capacity
-    50000000000.0
+    Example:
+        >>> Link("gpu0", "gpu1", "25 GB/s", latency="5 us", count=2).capacity
+        50000000000.0
     """
 
     src: str
@@ -67,25 +63,16 @@ class Link:
 class Resource:
     """The limits of a node itself. None means no limit and no cost.
 
-    Parameters
-    ----------
-    through : str or Bandwidth, optional
-        Bytes per second of all messages that pass through the node on their way between others.
-    adding : str or Bandwidth, optional
-        Bytes per second at which it adds the values that pass through it or arrive at its port.
-    overhead : float or str, optional
-        Least seconds (or ``"20 us"``) of its own time for each message through it, however small.
-    port : str or Bandwidth, optional
-        Bytes per second that it sends and receives together, such as a process with one thread.
-    computing : float, optional
-        FLOP per second at which it does the tasks of a schedule.
-    memory : str or int, optional
-        Bytes that fit on it, such as ``"80 GB"``.
+    Args:
+        through: Bytes per second of all messages that pass through the node on their way between others.
+        adding: Bytes per second at which it adds the values that pass through it or arrive at its port.
+        overhead: Least seconds (or ``"20 us"``) of its own time for each message through it, however small.
+        port: Bytes per second that it sends and receives together, such as a process with one thread.
+        computing: FLOP per second at which it does the tasks of a schedule.
+        memory: Bytes that fit on it, such as ``"80 GB"``.
 
-    Raises
-    ------
-    UnitError
-        For a bad bandwidth, time, rate or size.
+    Raises:
+        UnitError: For a bad bandwidth, time, rate or size.
     """
 
     through: Bandwidth | None = None
@@ -112,16 +99,11 @@ def require_counts(least: int = 1, **counts: object) -> None:
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
     """Return a full-duplex link: ``bandwidth`` in each of the two directions.
 
-    Parameters
-    ----------
-    a, b : str
-        The nodes that it joins.
-    bandwidth, latency, count
-        As for :class:`Link`, the same in both directions.
+    Args:
+        a, b: The nodes that it joins.
+        bandwidth, latency, count: As for :class:`Link`, the same in both directions.
 
-    Returns
-    -------
-    list of Link
+    Returns:
         The link from a to b, and the one from b to a.
     """
     rate, seconds = units.bandwidth(bandwidth), units.seconds(latency)
@@ -131,14 +113,10 @@ def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | st
 def kind_of(node: str) -> str:
     """Return the kind of node that a name suggests: ``gpu3`` is a GPU, ``cpu`` a CPU, any other name a machine.
 
-    Parameters
-    ----------
-    node : str
-        Its name.
+    Args:
+        node: Its name.
 
-    Returns
-    -------
-    str
+    Returns:
         ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``.
     """
     letters = node.rstrip("0123456789")

@@ -16,7 +16,7 @@ from time import perf_counter
 from d2lps.plan.parse import names
 from d2lps.topology.graph import Topology
 from d2lps.topology.hosts import one_memory
-from d2lps.topology.links import PCIE, Resource, TopologyError
+from d2lps.topology.links import LANES, PCIE, Resource, TopologyError
 from d2lps.units import Bandwidth
 
 DEADLINE = 10.0  # seconds that nvidia-smi may take; it wakes the GPUs, and a broken GPU may block it forever
@@ -24,10 +24,6 @@ COPIED = 16_000_000  # bytes: more than most caches hold
 COPIES = 7
 
 QUERY = "index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current,pcie.link.width.current,name"
-# Bytes per second of one lane. Of the bits transferred, 8 of 10 are data in versions 1 and 2, then 128 of 130, 242 of
-# 256.
-LANES = {1: 2.5e9 / 10, 2: 5e9 / 10, 3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130}
-LANES |= {6: 64e9 / 8 * 242 / 256}
 
 
 def own_nodes() -> list[str]:
@@ -49,30 +45,20 @@ def this_host(
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without GPUs it is :func:`one_memory`. Its name is the model of the GPUs or of
     the processor.
 
-    Parameters
-    ----------
-    nodes : iterable of str, optional
-        The nodes that the topology must have. GPUs are used only if all these nodes are GPUs of this machine. By
-        default all GPUs, or without GPUs ``rank0`` …, one for each processor that this process may use.
-    bandwidth : str or Bandwidth, optional
-        Bytes per second at which the one memory copies; by default a quick measurement, which takes some tens of
-        milliseconds (``calibrate`` measures better).
-    root : str or Path
-        The folder that contains ``proc/cpuinfo``.
+    Args:
+        nodes: The nodes that the topology must have. GPUs are used only if all these nodes are GPUs of this machine. By
+            default all GPUs, or without GPUs ``rank0`` …, one for each processor that this process may use.
+        bandwidth: Bytes per second at which the one memory copies; by default a quick measurement, which takes some
+            tens of milliseconds (``calibrate`` measures better).
+        root: The folder that contains ``proc/cpuinfo``.
 
-    Returns
-    -------
-    Topology
+    Returns:
         The GPUs and links of the host, or its one memory.
 
-    Raises
-    ------
-    PlanError, TopologyError, UnitError
-        For invalid node names, and for a bad bandwidth.
+    Raises:
+        PlanError, TopologyError, UnitError: For invalid node names, and for a bad bandwidth.
 
-    References
-    ----------
-    ``nvidia-smi --help-query-gpu``; the encodings of the PCIe versions.
+    Source: ``nvidia-smi --help-query-gpu``; the encodings of the PCIe versions.
     """
     wanted = None if nodes is None else names(nodes)
     host = _gpus()
@@ -99,14 +85,21 @@ def copy_rate(nbytes: int = COPIED, copies: int = COPIES) -> Bandwidth:
     return Bandwidth(nbytes / max(middle, 1e-9))
 
 
+def listed() -> list[list[str]]:
+    """Return the cells of QUERY for each GPU that ``nvidia-smi`` shows."""
+    printed = nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader") or ""
+    rows = [[cell.strip() for cell in line.split(",", 5)] for line in printed.splitlines()]
+    return [row for row in rows if len(row) == 6 and row[0].isdecimal()]
+
+
 def _gpus() -> Topology | None:
     """Return the topology of the GPUs, or None if no GPU is visible."""
-    listed = _nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader") or ""
-    rows = [[cell.strip() for cell in line.split(",", 5)] for line in listed.splitlines()]
-    rows = [row for row in rows if len(row) == 6 and row[0].isdecimal()]
-    table = _nvidia_smi("topo", "-m") if rows else None
+    rows = listed()
+    table = nvidia_smi("topo", "-m") if rows else None
     if not table:
         return None
+    names = "".join(f"\nGPU {index}: {name}" for index, *_, name in rows)
+    table += f"\n{nvidia_smi('nvlink', '-s') or ''}{names}"
     try:
         host = Topology.from_nvidia_smi(table, pcie={f"gpu{index}": _rate(*link) for index, *link, _ in rows})
     except TopologyError:  # the driver shows GPUs but not their links, as in a virtual machine
@@ -126,7 +119,7 @@ def _rate(*generations_and_widths: str) -> "Bandwidth | str":
     return Bandwidth(rate) if rate else PCIE
 
 
-def _nvidia_smi(*arguments: str) -> str | None:
+def nvidia_smi(*arguments: str) -> str | None:
     """Return the output of ``nvidia-smi``, or None if it fails."""
     import subprocess  # here, because the core must load in an instant
 

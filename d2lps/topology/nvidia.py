@@ -28,6 +28,11 @@ from d2lps.units import Bandwidth
 # Codes for the connection of two devices: PCIe switches only, a host bridge, the link between CPUs.
 SWITCHES, HOST, FAR = ("PIX", "PSB", "PXB"), ("PHB", "NODE"), ("SYS", "SOC")
 MOST_NVLINKS = 18  # of any GPU so far (H100, B200)
+NVLINKS = "20 GB/s", "14.0625 GB/s", "50 GB/s"  # one link, one way, where it is not 25: see _MODELS
+
+# Names of GPUs with such links: NVLink 1, the links of workstation cards, NVLink 5 of Blackwell.
+_MODELS = r"P100\b", r"RTX 3090\b|RTX A[0-9]{4}\b|A40\b", r"\bG?B[123]00\b"
+_MODEL, _RATE = re.compile(r"^\s*GPU [0-9]+: (.+)", re.MULTILINE), re.compile(r"Link [0-9]+: ([0-9.]+) GB/s")
 
 # Before or between the words of the table: the codes of a terminal, and the marks of a quotation.
 _MARKS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|^[ \t]*>[ \t>]*", re.MULTILINE)
@@ -83,17 +88,39 @@ class TopoMatrix(NamedTuple):
 
 def read(
     text: str,
-    nvlink: "str | Bandwidth" = NVLINK,
+    nvlink: "str | Bandwidth | None" = None,
     pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
     between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
     latency: "float | str" = 0.0,
 ) -> Host:
     """Return the host whose table is ``text``: see :meth:`d2lps.Topology.from_nvidia_smi`."""
-    table = parse(text)
+    table, legend = parse(text), dict(_LEGEND.findall(_MARKS.sub("", text)))
+    host = host_of(table, nvlink or nvlink_rate(text), pcie, between_cpus, latency)
+    return host._replace(nics={gpu: legend.get(nic, nic) for gpu, nic in host.nics.items()})
+
+
+def nvlink_rate(text: str) -> "str | Bandwidth":
+    """Return bytes per second, one way, of a link of the GPUs that ``nvidia-smi nvlink -s`` or ``-L`` lists.
+
+    The rates that the driver states include the coding of the line: 26.562 for 25 GB/s, 53.125 for 50 GB/s.
+
+    >>> nvlink_rate("GPU 0: NVIDIA B200 (UUID: GPU-5e1)")
+    '50 GB/s'
+    """
+    rates = [float(rate) for rate in _RATE.findall(text) if rate.strip(".0")]
+    if rates:
+        rate = max(rates, key=rates.count)
+        coded = 25 * round(rate / 25)
+        return Bandwidth(1e9 * (coded if coded and 1 <= rate / coded < 1.07 else rate))
+    model = next(iter(_MODEL.findall(text)), "")
+    return next((rate for named, rate in zip(_MODELS, NVLINKS, strict=True) if re.search(named, model)), NVLINK)
+
+
+def host_of(table: "TopoMatrix", nvlink, pcie, between_cpus=BETWEEN_CPUS, latency: "float | str" = 0.0) -> Host:
+    """Return the host that a table describes; the rates are as for :meth:`d2lps.Topology.from_nvidia_smi`."""
     name = {gpu: gpu.lower() for gpu in table.gpus}
     gpus = dict.fromkeys(name.values(), "gpu")
-    legend = dict(_LEGEND.findall(_MARKS.sub("", text)))
-    nics = {name[gpu]: legend.get(nic, nic) for gpu, nic in table.cards().items()}
+    nics = {name[gpu]: nic for gpu, nic in table.cards().items()}
     counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
     rows = {gpu: [count for pair, count in counts.items() if gpu in pair] for gpu in table.gpus}
     nvswitch = ""  # its name, if there is one

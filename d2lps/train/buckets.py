@@ -27,37 +27,31 @@ class Buckets:
 
     The order of the buckets never changes, since all workers must send the same bucket at the same time.
 
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        In the order of sending: the last layer first, ``[*net.parameters()][::-1]``, because its gradients are ready
-        first. Those that are frozen are left out.
-    nbytes : int
-        The largest size of a bucket, unless a single gradient is larger. All gradients of a bucket have one type.
-    send : callable
-        ``send(flat)`` starts to replace a flat tensor by the sum over all workers and returns a :class:`Handle`, as
-        ``partial(dist.all_reduce, async_op=True)`` does.
+    Args:
+        parameters: In the order of sending: the last layer first, ``[*net.parameters()][::-1]``, because its gradients
+            are ready first. Those that are frozen are left out.
+        nbytes: The largest size of a bucket, unless a single gradient is larger. All gradients of a bucket have one
+            type.
+        send: ``send(flat)`` starts to replace a flat tensor by the sum over all workers and returns a :class:`Handle`,
+            as ``partial(dist.all_reduce, async_op=True)`` does.
 
-    Attributes
-    ----------
-    buckets : list of list of Parameter
-        The parameters of each bucket.
+    Attributes:
+        buckets (list of list of Parameter): The parameters of each bucket.
 
-    Examples
-    --------
-    >>> class Doubled:
-    ...     def __init__(self, flat):
-    ...         flat *= 2
-    ...     def wait(self):
-    ...         pass
-    >>> net = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1))
-    >>> buckets = Buckets([*net.parameters()][::-1], nbytes=12, send=Doubled)
-    >>> [[tuple(weight.shape) for weight in bucket] for bucket in buckets.buckets]
-    [[(1,), (1, 2)], [(2,)], [(2, 4)]]
-    >>> net(torch.ones(1, 4)).backward()
-    >>> buckets.wait()
-    >>> net[1].bias.grad
-    tensor([2.])
+    Example:
+        >>> class Doubled:
+        ...     def __init__(self, flat):
+        ...         flat *= 2
+        ...     def wait(self):
+        ...         pass
+        >>> net = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1))
+        >>> buckets = Buckets([*net.parameters()][::-1], nbytes=12, send=Doubled)
+        >>> [[tuple(weight.shape) for weight in bucket] for bucket in buckets.buckets]
+        [[(1,), (1, 2)], [(2,)], [(2, 4)]]
+        >>> net(torch.ones(1, 4)).backward()
+        >>> buckets.wait()
+        >>> net[1].bias.grad
+        tensor([2.])
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], nbytes: int, send: Callable[[Tensor], Handle]):
@@ -84,10 +78,8 @@ class Buckets:
     def wait(self) -> None:
         """Wait until all buckets have arrived, and put the sums into ``.grad``.
 
-        Raises
-        ------
-        BucketsError
-            If a gradient was never computed, so that its bucket and those after it cannot be sent.
+        Raises:
+            BucketsError: If a gradient was never computed, so that its bucket and those after it cannot be sent.
         """
         if len(self._sent) < len(self.buckets):
             missing = [weight for bucket in self._missing for weight in bucket]

@@ -19,37 +19,26 @@ def fit(
     A step takes the mean of its gradients. Minibatches are dealt out in the order in which gradients count, from the
     shared data, or to each worker from its own.
 
-    Parameters
-    ----------
-    net
-        the network to begin with; it is not changed.
-    data
-        images and labels; or a list of such pairs, one for each worker.
-    size
-        the number of examples for one gradient.
-    history
-        a history of :mod:`d2lps.simulate.waiting`.
-    lr, momentum
-        the hyperparameters of SGD.
+    Args:
+        net: the network to begin with; it is not changed.
+        data: images and labels; or a list of such pairs, one for each worker.
+        size: the number of examples for one gradient.
+        history: a history of :mod:`d2lps.simulate.waiting`.
+        lr, momentum: the hyperparameters of SGD.
 
-    Returns
-    -------
-    list of Tensor
+    Returns:
         the weights, flat: before the first step, and after each.
 
-    Raises
-    ------
-    HistoryError
-        If the number of pairs is not the history's number of workers.
+    Raises:
+        HistoryError: If the number of pairs is not the history's number of workers.
 
-    Examples
-    --------
-    >>> from d2lps import simulate, train
-    >>> alike = simulate.synchronous(workers=2, steps=3, seconds=lambda random, rank: 1.0)
-    >>> net, data = train.small_cnn(), train.digits().train
-    >>> *_, weights = fit(net, data, 32, alike, lr=0.1)
-    >>> float((weights - train.one_device(net, data, 64, 3, lr=0.1).weights).abs().max()) < 1e-6
-    True
+    Example:
+        >>> from d2lps import simulate, train
+        >>> alike = simulate.synchronous(workers=2, steps=3, seconds=lambda random, rank: 1.0)
+        >>> net, data = train.small_cnn(), train.digits().train
+        >>> *_, weights = fit(net, data, 32, alike, lr=0.1)
+        >>> float((weights - train.one_device(net, data, 64, 3, lr=0.1).weights).abs().max()) < 1e-6
+        True
     """
     if isinstance(data, list) and len(data) != history.workers:
         raise HistoryError(text("history.data", given=len(data), workers=history.workers))

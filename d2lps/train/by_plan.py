@@ -40,10 +40,8 @@ class GradientError(Brief, ValueError):
 class Digits(NamedTuple):
     """Images (count × 1 × 8 × 8, float32, mean 0, deviation 1) with their labels (count, int64).
 
-    Parameters
-    ----------
-    train, test
-        the training data and the test data: (images, labels).
+    Args:
+        train, test: the training data and the test data: (images, labels).
     """
 
     train: Batch
@@ -53,14 +51,10 @@ class Digits(NamedTuple):
 class Run(NamedTuple):
     """The result of a training.
 
-    Parameters
-    ----------
-    losses
-        the mean over all labels of the minibatch, for each step.
-    weights
-        the final weights, as one flat tensor, without those that are frozen.
-    traces
-        the trace of each step, if a plan was run.
+    Args:
+        losses: the mean over all labels of the minibatch, for each step.
+        weights: the final weights, as one flat tensor, without those that are frozen.
+        traces: the trace of each step, if a plan was run.
     """
 
     losses: list[float]
@@ -72,10 +66,8 @@ class Run(NamedTuple):
 def digits(train: int = 1536) -> Digits:
     """Return the 1797 handwritten digits that come with scikit-learn, in a fixed shuffle.
 
-    Parameters
-    ----------
-    train
-        the number of training examples; the others are test examples.
+    Args:
+        train: the number of training examples; the others are test examples.
     """
     import numpy
 
@@ -129,18 +121,13 @@ def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
 
     It is ``d2l.split_batch`` for devices of any kind (D2L's scatters to distinct GPUs only).
 
-    Parameters
-    ----------
-    X, y
-        images and labels, of equal length.
-    devices
-        the devices of the parts.
+    Args:
+        X, y: images and labels, of equal length.
+        devices: the devices of the parts.
 
-    Returns
-    -------
-    list of (Tensor, Tensor)
-        images and labels for each device, in parts of equal size; the last may be smaller, or empty if there are
-        more devices than examples.
+    Returns:
+        (list of (Tensor, Tensor)): images and labels for each device, in parts of equal size; the last may be smaller,
+            or empty if there are more devices than examples.
     """
     size = -(-len(X) // len(devices))
     return [
@@ -152,18 +139,13 @@ def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
 def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple[float, Tensor]:
     """Return the cross-entropy summed over (X, y) and divided by ``count``, and its gradient as one flat tensor.
 
-    Parameters
-    ----------
-    net
-        the network; its ``grad`` are overwritten.
-    X, y
-        images and labels of a part of a minibatch.
-    count
-        the size of the whole minibatch, so that the parts' losses and gradients add up to the mean over all its labels.
+    Args:
+        net: the network; its ``grad`` are overwritten.
+        X, y: images and labels of a part of a minibatch.
+        count: the size of the whole minibatch, so that the parts' losses and gradients add up to the mean over all its
+            labels.
 
-    Returns
-    -------
-    tuple
+    Returns:
         the loss, a float, and the gradient, a flat tensor, without parameters that are frozen.
     """
     if len(y) < count:
@@ -214,21 +196,14 @@ def gradients_of(net: nn.Module) -> list[Tensor]:
 def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batch]:
     """Yield minibatches, starting over at the end of the data.
 
-    Parameters
-    ----------
-    data
-        images and labels.
-    size
-        examples in a minibatch.
-    steps
-        the number of minibatches.
-    start
-        the number of minibatches to skip, for a training that continues.
+    Args:
+        data: images and labels.
+        size: examples in a minibatch.
+        steps: the number of minibatches.
+        start: the number of minibatches to skip, for a training that continues.
 
-    Yields
-    ------
-    tuple of Tensor
-        images and labels of one minibatch.
+    Yields:
+        (tuple of Tensor): images and labels of one minibatch.
     """
     X, y = data
     for step in range(start, steps):
@@ -239,18 +214,12 @@ def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batc
 def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> dict[str, Tensor]:
     """Make the buffers for :func:`d2lps.run`: a copy of each gradient, and an empty one for each node without.
 
-    Parameters
-    ----------
-    plan
-        the plan whose nodes get a buffer.
-    gradients
-        node → flat tensor; one at least.
-    carrier
-        the carrier that decides on which devices the buffers lie.
+    Args:
+        plan: the plan whose nodes get a buffer.
+        gradients: node → flat tensor; one at least.
+        carrier: the carrier that decides on which devices the buffers lie.
 
-    Returns
-    -------
-    dict
+    Returns:
         node → flat tensor, for every node of the plan.
     """
     first = next(iter(gradients.values()))
@@ -269,20 +238,13 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
     The loss is the mean cross-entropy over all labels of a minibatch. GradientError refuses networks and labels of
     which the devices' gradients would not add up to that of one device.
 
-    Parameters
-    ----------
-    net
-        the network to begin with; it is not changed.
-    plan
-        a plan with updates, such as ``sharded(gpus, update=("sgd", {"lr": 0.1}))``.
-    data, size, steps
-        images and labels, examples per minibatch, and the number of minibatches.
-    carrier
-        a carrier with all nodes in this process; :class:`d2lps.Here` if left out.
+    Args:
+        net: the network to begin with; it is not changed.
+        plan: a plan with updates, such as ``sharded(gpus, update=("sgd", {"lr": 0.1}))``.
+        data, size, steps: images and labels, examples per minibatch, and the number of minibatches.
+        carrier: a carrier with all nodes in this process; :class:`d2lps.Here` if left out.
 
-    Returns
-    -------
-    Run
+    Returns:
         losses, final weights, and a measured trace per step.
     """
     carrier = carrier or Here()
@@ -321,24 +283,16 @@ def one_device(
 ) -> Run:
     """Train ``net`` on one device: the reference.
 
-    Parameters
-    ----------
-    net
-        the network to begin with; it is not changed.
-    data, size, steps
-        images and labels, examples per minibatch, and the number of minibatches.
-    lr, momentum
-        the hyperparameters of SGD.
-    in_turn
-        a plan: the one device takes the parts of the minibatch of the plan's workers in turn, and adds their gradients
-        in the order of the plan. The result is bit for bit that of :func:`parallel` on devices of the same kind (a GPU
-        rounds differently from a CPU). If left out, each minibatch is taken as a whole.
-    device
-        the device to train on; the weights returned are in main memory.
+    Args:
+        net: the network to begin with; it is not changed.
+        data, size, steps: images and labels, examples per minibatch, and the number of minibatches.
+        lr, momentum: the hyperparameters of SGD.
+        in_turn: a plan: the one device takes the parts of the minibatch of the plan's workers in turn, and adds their
+            gradients in the order of the plan. The result is bit for bit that of :func:`parallel` on devices of the
+            same kind (a GPU rounds differently from a CPU). If left out, each minibatch is taken as a whole.
+        device: the device to train on; the weights returned are in main memory.
 
-    Returns
-    -------
-    Run
+    Returns:
         losses and final weights; it has no traces.
     """
     net = copy.deepcopy(net).to(device)
@@ -363,16 +317,11 @@ def one_device(
 def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
     """Return the sum of gradients in the order in which a plan adds them, on one device and without running it.
 
-    Parameters
-    ----------
-    plan
-        the plan that gives the order for each key.
-    gradients
-        node → flat tensor, all on one device.
+    Args:
+        plan: the plan that gives the order for each key.
+        gradients: node → flat tensor, all on one device.
 
-    Returns
-    -------
-    Tensor
+    Returns:
         flat, of the size of the gradients.
     """
 
@@ -388,18 +337,12 @@ def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
 def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
     """Return the fraction of the data that a network labels correctly.
 
-    Parameters
-    ----------
-    net
-        the network; it is not changed.
-    weights
-        the weights to use, as one flat tensor.
-    data
-        images and labels.
+    Args:
+        net: the network; it is not changed.
+        weights: the weights to use, as one flat tensor.
+        data: images and labels.
 
-    Returns
-    -------
-    float
+    Returns:
         from 0 to 1.
     """
     net = copy.deepcopy(net).cpu()

@@ -88,42 +88,30 @@ def work(
     The loss is the mean cross-entropy over all labels of a minibatch of all workers; frozen parameters are no keys.
     At the end the workers wait for each other: the slowest may be behind by less than the store's deadline.
 
-    Parameters
-    ----------
-    store
-        a new store of any kind. With ``local`` and ``device`` this worker is the only one.
-    net
-        the network, the same on all workers; the weights of worker 0 count. After an error it has the weights of the
-        last complete step.
-    data, size, steps
-        images and labels, examples per minibatch (of all workers together), and the number of minibatches.
-    update
-        the optimizer and its hyperparameters, such as ``("sgd", {"lr": 0.1})``.
-    devices
-        the devices of this worker. Its part of the minibatch is split over them, and the store adds their gradients
-        first.
-    pause
-        seconds that this worker sleeps in every step, to make it slow.
-    after
-        called with the number of steps done, after each step.
-    checkpoints
-        continue from the newest of these, if there is one, and save new ones while training goes on; given on all
-        workers or none.
-    every
-        steps from one checkpoint to the next.
+    Args:
+        store: a new store of any kind. With ``local`` and ``device`` this worker is the only one.
+        net: the network, the same on all workers; the weights of worker 0 count. After an error it has the weights of
+            the last complete step.
+        data, size, steps: images and labels, examples per minibatch (of all workers together), and the number of
+            minibatches.
+        update: the optimizer and its hyperparameters, such as ``("sgd", {"lr": 0.1})``.
+        devices: the devices of this worker. Its part of the minibatch is split over them, and the store adds their
+            gradients first.
+        pause: seconds that this worker sleeps in every step, to make it slow.
+        after: called with the number of steps done, after each step.
+        checkpoints: continue from the newest of these, if there is one, and save new ones while training goes on; given
+            on all workers or none.
+        every: steps from one checkpoint to the next.
 
-    Raises
-    ------
-    KVError
-        an error of the store.
+    Raises:
+        KVError: an error of the store.
 
-    Examples
-    --------
-    >>> from d2lps import kvstore, train
-    >>> net, data = train.small_cnn(), train.digits().train
-    >>> worked = work(kvstore.create("local"), net, data, size=64, steps=24, update=("adam", {"lr": 0.01}))
-    >>> worked.losses[0] > 2, worked.losses[-1] < 0.5
-    (True, True)
+    Example:
+        >>> from d2lps import kvstore, train
+        >>> net, data = train.small_cnn(), train.digits().train
+        >>> worked = work(kvstore.create("local"), net, data, size=64, steps=24, update=("adam", {"lr": 0.01}))
+        >>> worked.losses[0] > 2, worked.losses[-1] < 0.5
+        (True, True)
     """
     require_count("size", size)
     devices = [torch.device(device) for device in devices]
@@ -175,23 +163,19 @@ def each(stores: Iterable[KVStore], work: Callable[[KVStore], T]) -> list[T]:
     All workers compute within :func:`d2lps.train.deterministic`. The first error is raised; a worker that fails closes
     its store, and the others do not wait for it.
 
-    Parameters
-    ----------
-    stores
-        the stores of the workers, such as a :func:`d2lps.kvstore.cluster`.
-    work
-        the function of a worker.
+    Args:
+        stores: the stores of the workers, such as a :func:`d2lps.kvstore.cluster`.
+        work: the function of a worker.
 
-    Examples
-    --------
-    >>> from d2lps import kvstore
-    >>> def count(store):
-    ...     store.init("count", torch.zeros(1))
-    ...     store.pushpull("count", torch.ones(1), out=(out := torch.empty(1)))
-    ...     return out.item()
-    >>> with kvstore.cluster("dist_sync", workers=3) as stores:
-    ...     each(stores, count)
-    [3.0, 3.0, 3.0]
+    Example:
+        >>> from d2lps import kvstore
+        >>> def count(store):
+        ...     store.init("count", torch.zeros(1))
+        ...     store.pushpull("count", torch.ones(1), out=(out := torch.empty(1)))
+        ...     return out.item()
+        >>> with kvstore.cluster("dist_sync", workers=3) as stores:
+        ...     each(stores, count)
+        [3.0, 3.0, 3.0]
     """
     stores, errors = list(stores), []
 
@@ -222,29 +206,22 @@ def curves(
 ) -> dict[str, Curve]:
     """Train ``net`` through each of ``stores`` in this process, and record the loss by step and by second.
 
-    Parameters
-    ----------
-    net
-        the network to begin with; it is not changed.
-    data, size, steps, update
-        as for :func:`work`.
-    pauses
-        seconds that each worker sleeps in every step, worker 0 first, one number per worker. All workers share this
-        machine, so a worker is slow only if its pause is longer than the others' computing.
-    servers
-        the number of servers of each store.
-    stores
-        options of :func:`d2lps.kvstore.cluster`, by name.
+    Args:
+        net: the network to begin with; it is not changed.
+        data, size, steps, update: as for :func:`work`.
+        pauses: seconds that each worker sleeps in every step, worker 0 first, one number per worker. All workers share
+            this machine, so a worker is slow only if its pause is longer than the others' computing.
+        servers: the number of servers of each store.
+        stores: options of :func:`d2lps.kvstore.cluster`, by name.
 
-    Examples
-    --------
-    >>> from d2lps import train
-    >>> net, data = train.small_cnn(), train.digits().train
-    >>> curve = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
-    >>> list(curve)
-    ['sync', 'async', 'staleness 0', 'staleness 1', 'staleness 4']
-    >>> [max(curve[name].staleness) <= s for name, s in [("staleness 0", 0), ("staleness 1", 1), ("staleness 4", 4)]]
-    [True, True, True]
+    Example:
+        >>> from d2lps import train
+        >>> net, data = train.small_cnn(), train.digits().train
+        >>> curve = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
+        >>> list(curve)
+        ['sync', 'async', 'staleness 0', 'staleness 1', 'staleness 4']
+        >>> [max(curve[f"staleness {s}"].staleness) <= s for s in (0, 1, 4)]
+        [True, True, True]
     """
     trained = {}
     for name, options in counted(stores.items(), of=len(stores)):
@@ -282,14 +259,10 @@ def _slowest(cluster: Cluster) -> int:
 def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
     """Return the mean cross-entropy of a network over the data.
 
-    Parameters
-    ----------
-    net
-        the network; it is not changed.
-    weights
-        the weights to use, as one flat tensor.
-    data
-        images and labels.
+    Args:
+        net: the network; it is not changed.
+        weights: the weights to use, as one flat tensor.
+        data: images and labels.
     """
     net, (X, y) = copy.deepcopy(net).cpu(), data
     vector_to_parameters(weights.cpu(), trained(net).values())
@@ -311,26 +284,20 @@ def in_turn(
     The gradients of each worker's devices are added first, then those of the workers by rank: bit for bit the result
     of :func:`work` through a synchronous store with any number of servers, on devices of the same kind.
 
-    Parameters
-    ----------
-    net
-        the network to begin with; it is not changed.
-    data, size, steps, update
-        as for :func:`work`.
-    workers
-        the number of devices of each worker, in the order of ranks.
-    device
-        the device to train on; the weights returned are in main memory.
+    Args:
+        net: the network to begin with; it is not changed.
+        data, size, steps, update: as for :func:`work`.
+        workers: the number of devices of each worker, in the order of ranks.
+        device: the device to train on; the weights returned are in main memory.
 
-    Examples
-    --------
-    >>> from d2lps import kvstore, train
-    >>> net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.1, "momentum": 0.9})
-    >>> with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
-    ...     first, second = each(stores, lambda store: work(store, copy.deepcopy(net), data, 32, 4, update))
-    >>> one = in_turn(net, data, 32, 4, update, workers=[1, 1])
-    >>> torch.equal(first.weights, one.weights), torch.equal(second.weights, one.weights)
-    (True, True)
+    Example:
+        >>> from d2lps import kvstore, train
+        >>> net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.1, "momentum": 0.9})
+        >>> with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+        ...     first, second = each(stores, lambda store: work(store, copy.deepcopy(net), data, 32, 4, update))
+        >>> one = in_turn(net, data, 32, 4, update, workers=[1, 1])
+        >>> torch.equal(first.weights, one.weights), torch.equal(second.weights, one.weights)
+        (True, True)
     """
     net, (rule, numbers) = copy.deepcopy(net).to(device), update
     weights = parameters_to_vector(trained(net).values()).detach().cpu().clone()

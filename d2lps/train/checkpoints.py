@@ -42,12 +42,9 @@ class CheckpointError(KVError):
 class Resumed(NamedTuple):
     """The point from which a training continues.
 
-    Parameters
-    ----------
-    steps : int
-        The number of steps done.
-    own : object
-        The object that this worker had saved; None if it had saved none.
+    Args:
+        steps: The number of steps done.
+        own: The object that this worker had saved; None if it had saved none.
     """
 
     steps: int
@@ -57,32 +54,28 @@ class Resumed(NamedTuple):
 class Checkpoints:
     """The checkpoints of one training, in a folder that all its workers can access.
 
-    Parameters
-    ----------
-    folder : str or Path
-        The folder, which may begin with ``~``; created if it does not exist.
-    store : KVStore
-        The worker's store. All workers make their own Checkpoints of the same folder, and call the same methods.
-    keep : int
-        The number of checkpoints to keep: those written last, whatever their numbers of steps. A training that goes
-        back to an earlier step, or another one in the same folder, thus replaces the checkpoints that it finds.
+    Args:
+        folder: The folder, which may begin with ``~``; created if it does not exist.
+        store: The worker's store. All workers make their own Checkpoints of the same folder, and call the same methods.
+        keep: The number of checkpoints to keep: those written last, whatever their numbers of steps. A training that
+            goes back to an earlier step, or another one in the same folder, thus replaces the checkpoints that it
+            finds.
 
-    Examples
-    --------
-    >>> import tempfile
-    >>> from d2lps import kvstore
-    >>> folder, total = tempfile.mkdtemp(), torch.zeros(1)
-    >>> for life in range(2):
-    ...     store = kvstore.create("local")
-    ...     store.init("w", total)
-    ...     checkpoints = Checkpoints(folder, store)
-    ...     done, own = checkpoints.resume() or (0, "new")
-    ...     store.pull("w", out=total)
-    ...     print(done, own, total)
-    ...     store.push("w", torch.ones(1))
-    ...     checkpoints.save(10, own="mine")
-    0 new tensor([0.])
-    10 mine tensor([1.])
+    Example:
+        >>> import tempfile
+        >>> from d2lps import kvstore
+        >>> folder, total = tempfile.mkdtemp(), torch.zeros(1)
+        >>> for life in range(2):
+        ...     store = kvstore.create("local")
+        ...     store.init("w", total)
+        ...     checkpoints = Checkpoints(folder, store)
+        ...     done, own = checkpoints.resume() or (0, "new")
+        ...     store.pull("w", out=total)
+        ...     print(done, own, total)
+        ...     store.push("w", torch.ones(1))
+        ...     checkpoints.save(10, own="mine")
+        0 new tensor([0.])
+        10 mine tensor([1.])
     """
 
     def __init__(self, folder: "str | os.PathLike", store: KVStore, keep: int = 2):
@@ -95,26 +88,18 @@ class Checkpoints:
         All workers call this between two steps, which in a synchronous store is the same point of the training for
         all. On return it is on the disk; in the ``background`` it is once :meth:`wait` returns.
 
-        Parameters
-        ----------
-        steps : int
-            The number of steps done, 0 or more, also as a number of NumPy or a tensor without dimensions. The same
-            number again replaces the checkpoint of that number.
-        own : object
-            Further state of this worker: numbers, texts, tensors, and lists and dicts of them, such as an optimizer's
-            ``state_dict()``.
-        background : bool
-            Return while the store is still being written; ``own`` is written first.
+        Args:
+            steps: The number of steps done, 0 or more, also as a number of NumPy or a tensor without dimensions. The
+                same number again replaces the checkpoint of that number.
+            own: Further state of this worker: numbers, texts, tensors, and lists and dicts of them, such as an
+                optimizer's ``state_dict()``.
+            background: Return while the store is still being written; ``own`` is written first.
 
-        Raises
-        ------
-        CheckpointError
-            On all workers, if this checkpoint, or the one before it in the background, could not be written; earlier
-            ones are still there.
-        Refused
-            If ``steps`` is no such number; nothing has been written, and no other worker was waited for.
-        KVError
-            An error of the store.
+        Raises:
+            CheckpointError: On all workers, if this checkpoint, or the one before it in the background, could not be
+                written; earlier ones are still there.
+            Refused: If ``steps`` is no such number; nothing has been written, and no other worker was waited for.
+            KVError: An error of the store.
         """
         steps = require_count("steps", steps.item() if getattr(steps, "ndim", None) == 0 else steps, least=0)
         self.wait()
@@ -137,12 +122,9 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until the checkpoint in the background is on the disk. All workers call this before they end.
 
-        Raises
-        ------
-        CheckpointError
-            On all workers, if it could not be written; earlier ones are still there.
-        KVError
-            An error of the store.
+        Raises:
+            CheckpointError: On all workers, if it could not be written; earlier ones are still there.
+            KVError: An error of the store.
         """
         saving, self._saving = self._saving, None
         try:
@@ -155,16 +137,12 @@ class Checkpoints:
 
         All workers call this once they have initialized their keys.
 
-        Returns
-        -------
-        Resumed or None
+        Returns:
             None if there is no complete checkpoint.
 
-        Raises
-        ------
-        CheckpointError
-            If that checkpoint belongs to another model or another number of workers. Nothing has
-            changed then.
+        Raises:
+            CheckpointError: If that checkpoint belongs to another model or another number of workers. Nothing has
+                changed then.
         """
         self.wait()
         for path, manifest in self._whole():

@@ -26,25 +26,19 @@ class CompressError(Brief, ValueError):
 def lowered(numbers: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Round to a type of fewer bits. Types of 8 bits come with the scale that brings the largest entry to 448.
 
-    Parameters
-    ----------
-    numbers
-        a tensor of float32.
-    dtype
-        a floating-point type.
+    Args:
+        numbers: a tensor of float32.
+        dtype: a floating-point type.
 
-    Returns
-    -------
-    tuple of Tensor
+    Returns:
         the rounded numbers; for 8 bits also the scale, a float32 of no dimensions.
 
-    Examples
-    --------
-    >>> tiny = torch.tensor([1e-5, -4e-5])
-    >>> tiny.to(torch.float8_e4m3fn).float().tolist()
-    [0.0, -0.0]
-    >>> torch.allclose(raised(*lowered(tiny, torch.float8_e4m3fn)), tiny)
-    True
+    Example:
+        >>> tiny = torch.tensor([1e-5, -4e-5])
+        >>> tiny.to(torch.float8_e4m3fn).float().tolist()
+        [0.0, -0.0]
+        >>> torch.allclose(raised(*lowered(tiny, torch.float8_e4m3fn)), tiny)
+        True
     """
     if dtype.itemsize > 1:
         return (numbers.to(dtype),)
@@ -63,16 +57,13 @@ class Lowered:
     Each worker adds up one piece, in float32, and rounds the mean of this piece once more for the others. All get the
     same bits.
 
-    Attributes
-    ----------
-    nbytes : float
-        the bytes that a worker has sent so far, on average.
+    Attributes:
+        nbytes (float): the bytes that a worker has sent so far, on average.
 
-    Examples
-    --------
-    >>> send = Lowered(torch.bfloat16)
-    >>> send([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]), send.nbytes
-    (tensor([2., 4.]), 4.0)
+    Example:
+        >>> send = Lowered(torch.bfloat16)
+        >>> send([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 6.0])]), send.nbytes
+        (tensor([2., 4.]), 4.0)
     """
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
@@ -99,11 +90,10 @@ class Largest:
     With ``feedback`` a worker adds what it did not send to its next tensor. ``nbytes`` are the bytes that a worker has
     sent so far, on average: 4 for an index, 4 for a value.
 
-    Examples
-    --------
-    >>> send = Largest(k=1)
-    >>> send([torch.tensor([3.0, 2.0])]), send([torch.tensor([0.5, 2.0])])
-    (tensor([3., 0.]), tensor([0., 4.]))
+    Example:
+        >>> send = Largest(k=1)
+        >>> send([torch.tensor([3.0, 2.0])]), send([torch.tensor([0.5, 2.0])])
+        (tensor([3., 0.]), tensor([0., 4.]))
     """
 
     def __init__(self, k: int, feedback: bool = True) -> None:
@@ -150,33 +140,23 @@ def fit(
     the mean of all workers' weights, and with h = 1 this is an ordinary synchronous step. With ``outer=0.7`` and
     ``momentum=0.9``, Nesterov's, it is DiLoCo (https://arxiv.org/abs/2311.08105), here with SGD inside.
 
-    Parameters
-    ----------
-    net, parts
-        the network to begin with, which is not changed; images and labels of each worker.
-    size, steps, lr
-        examples in a minibatch, steps and learning rate of each worker; steps must be a multiple of h.
-    send, h
-        the way the differences go, ``Lowered()`` if left out; steps between two meetings.
-    outer, momentum
-        the hyperparameters of the outer step.
+    Args:
+        net, parts: the network to begin with, which is not changed; images and labels of each worker.
+        size, steps, lr: examples in a minibatch, steps and learning rate of each worker; steps must be a multiple of h.
+        send, h: the way the differences go, ``Lowered()`` if left out; steps between two meetings.
+        outer, momentum: the hyperparameters of the outer step.
 
-    Returns
-    -------
-    Sent
+    Returns:
         the weights, and the bytes; NaN if ``send`` does not count them.
 
-    Raises
-    ------
-    CompressError
-        If steps is no multiple of h.
+    Raises:
+        CompressError: If steps is no multiple of h.
 
-    Examples
-    --------
-    >>> from d2lps import train
-    >>> net, (X, y) = train.small_cnn(), train.digits().train
-    >>> fit(net, [(X[::2], y[::2]), (X[1::2], y[1::2])], 16, steps=4, lr=0.1, h=2).nbytes
-    79440.0
+    Example:
+        >>> from d2lps import train
+        >>> net, (X, y) = train.small_cnn(), train.digits().train
+        >>> fit(net, [(X[::2], y[::2]), (X[1::2], y[1::2])], 16, steps=4, lr=0.1, h=2).nbytes
+        79440.0
     """
     if h < 1 or steps % h:
         raise CompressError(text("compress.steps", steps=steps, h=h))

@@ -51,22 +51,15 @@ def keep(weights: Tensor, path: str) -> None:
 def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
     """Run :func:`main` with torchrun in several processes on this machine, and return the weights.
 
-    Parameters
-    ----------
-    processes
-        the number of processes.
-    deadline
-        seconds within which they must finish.
+    Args:
+        processes: the number of processes.
+        deadline: seconds within which they must finish.
 
-    Returns
-    -------
-    Tensor
+    Returns:
         flat, float32: the 9930 parameters of :func:`d2lps.train.small_cnn`.
 
-    Raises
-    ------
-    ProcessesError
-        if they fail, or do not finish in time; no process is left behind.
+    Raises:
+        ProcessesError: if they fail, or do not finish in time; no process is left behind.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.pt")

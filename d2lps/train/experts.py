@@ -47,21 +47,14 @@ class Load(NamedTuple):
 class Experts(nn.Module):
     """A layer of experts, each a perceptron on one of the devices, and the router that all devices have.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names; each has the next experts, equally many.
-    width, experts : int
-        The size of a token, and the number of experts.
-    capacity : float
-        An expert accepts ⌈capacity · tokens/experts⌉ of the tokens of a device.
-    carrier : Processes, optional
-        One process per device, all with the same random numbers. Without it all devices are in this process.
+    Args:
+        devices: Their names; each has the next experts, equally many.
+        width, experts: The size of a token, and the number of experts.
+        capacity: An expert accepts ⌈capacity · tokens/experts⌉ of the tokens of a device.
+        carrier: One process per device, all with the same random numbers. Without it all devices are in this process.
 
-    Raises
-    ------
-    ExpertError
-        If the devices cannot have equally many experts, or these accept no token.
+    Raises:
+        ExpertError: If the devices cannot have equally many experts, or these accept no token.
     """
 
     def __init__(

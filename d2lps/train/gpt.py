@@ -93,17 +93,12 @@ class Block(nn.Module):
 class GPT(nn.Sequential):
     """A language model over bytes: embedding, ``layers`` blocks, and a head.
 
-    Parameters
-    ----------
-    layers, width, heads : int
-        The number of blocks, the size of a vector (h), and the number of heads of attention.
-    context : int
-        The greatest number of bytes of an example (s).
+    Args:
+        layers, width, heads: The number of blocks, the size of a vector (h), and the number of heads of attention.
+        context: The greatest number of bytes of an example (s).
 
-    Raises
-    ------
-    GptError
-        If ``width`` is no multiple of ``heads``.
+    Raises:
+        GptError: If ``width`` is no multiple of ``heads``.
     """
 
     def __init__(self, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64):
@@ -129,20 +124,15 @@ class GPT(nn.Sequential):
     def stages(self, cuts: "int | Sequence[int]") -> list[nn.Sequential]:
         """Return parts of the row as stages, which share this model's parameters.
 
-        Parameters
-        ----------
-        cuts : int or list of int
-            The number of stages, whose lengths differ by 1 module at most; or the number of modules of each stage.
+        Args:
+            cuts: The number of stages, whose lengths differ by 1 module at most; or the number of modules of each
+                stage.
 
-        Returns
-        -------
-        list of nn.Sequential
+        Returns:
             In order; the output of each is the input of the next.
 
-        Raises
-        ------
-        GptError
-            If a stage would be empty, or the lengths do not add up to ``layers`` + 2 modules.
+        Raises:
+            GptError: If a stage would be empty, or the lengths do not add up to ``layers`` + 2 modules.
         """
         modules = [*self]
         if isinstance(cuts, int):
@@ -161,20 +151,14 @@ def loss(output: Tensor, labels: Tensor) -> Tensor:
 def prose(language: str) -> bytes:
     """Return the text of the course's numbered chapters in ``"en"``, ``"vi"`` or ``"zh"``, as UTF-8.
 
-    Parameters
-    ----------
-    language : str
-        One of the course's languages.
+    Args:
+        language: One of the course's languages.
 
-    Returns
-    -------
-    bytes
+    Returns:
         Some 200 kB.
 
-    Raises
-    ------
-    GptError
-        If there is no such language, or d2lps is installed without the course.
+    Raises:
+        GptError: If there is no such language, or d2lps is installed without the course.
     """
     if language not in LANGUAGES:
         raise GptError(text("gpt.language", language=repr(language), languages=" ".join(LANGUAGES)))
@@ -187,24 +171,16 @@ def prose(language: str) -> bytes:
 def examples(source: bytes, count: int, context: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Draw pieces of a text; the label of each byte is the byte that follows.
 
-    Parameters
-    ----------
-    source : bytes
-        The text.
-    count, context : int
-        The number of pieces, and the bytes of each.
-    seed : int
-        Equal seeds draw equal pieces.
+    Args:
+        source: The text.
+        count, context: The number of pieces, and the bytes of each.
+        seed: Equal seeds draw equal pieces.
 
-    Returns
-    -------
-    (Tensor, Tensor)
+    Returns:
         Inputs and labels, both int64 of shape (count, context).
 
-    Raises
-    ------
-    GptError
-        If the text is shorter than ``context`` + 1 bytes.
+    Raises:
+        GptError: If the text is shorter than ``context`` + 1 bytes.
     """
     if len(source) <= context:
         raise GptError(text("gpt.short", bytes=len(source), context=context))

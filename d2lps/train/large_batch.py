@@ -25,28 +25,19 @@ def pixels() -> tuple[np.ndarray, ...]:
 def steps_to(target: float, batch: int, rate: float, seed: int, most: int = 2000) -> int:
     """Train by plain SGD until the test accuracy reaches ``target``.
 
-    Parameters
-    ----------
-    target : float
-        The accuracy, 0 to 1, on the test images; it is checked after every step.
-    batch : int
-        Examples in a minibatch, drawn with replacement.
-    rate : float
-        The learning rate.
-    seed : int
-        The seed of the initial weights and of the minibatches.
-    most : int
-        Where to give up.
+    Args:
+        target: The accuracy, 0 to 1, on the test images; it is checked after every step.
+        batch: Examples in a minibatch, drawn with replacement.
+        rate: The learning rate.
+        seed: The seed of the initial weights and of the minibatches.
+        most: Where to give up.
 
-    Returns
-    -------
-    int
+    Returns:
         The number of steps; ``most`` if the target was not reached before.
 
-    Examples
-    --------
-    >>> 8 < steps_to(0.93, batch=256, rate=0.64, seed=0) < 40
-    True
+    Example:
+        >>> 8 < steps_to(0.93, batch=256, rate=0.64, seed=0) < 40
+        True
     """
     X, y, X_test, y_test = pixels()
     draw = np.random.default_rng(seed)
@@ -78,21 +69,14 @@ def steps_by_batch(
 ) -> dict[int, tuple[float, float]]:
     """Measure the steps to ``target`` for each batch, with the best learning rate.
 
-    Parameters
-    ----------
-    batches : iterable of int
-        From small to large.
-    target : float
-        The test accuracy.
-    seeds : iterable of int
-        The runs of which the mean is taken.
-    rate : float
-        The learning rate of the smallest batch. For each batch the best rate of the batch before is tried, and its
-        double.
+    Args:
+        batches: From small to large.
+        target: The test accuracy.
+        seeds: The runs of which the mean is taken.
+        rate: The learning rate of the smallest batch. For each batch the best rate of the batch before is tried, and
+            its double.
 
-    Returns
-    -------
-    dict of int to (float, float)
+    Returns:
         Batch → the least mean number of steps, and the rate that it took.
     """
     best, seeds = {}, [*seeds]

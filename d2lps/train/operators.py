@@ -72,16 +72,11 @@ def mlp_tensors(devices: Iterable[str], x: Tensor, A: Tensor, B: Tensor, dy: Ten
 def operators(forward: Mapping[str, Callable[[Tensor, Tensor], Tensor]], examples: int) -> dict[str, Callable]:
     """Return the functions for the tasks of :func:`d2lps.schedule.place`.
 
-    Parameters
-    ----------
-    forward : mapping of str to callable
-        Operator → ``output(input, weight)``, where columns of the weight give columns of the output.
-    examples : int
-        Examples in the whole batch: the loss is the sum of cross entropies, divided by it.
+    Args:
+        forward: Operator → ``output(input, weight)``, where columns of the weight give columns of the output.
+        examples: Examples in the whole batch: the loss is the sum of cross entropies, divided by it.
 
-    Returns
-    -------
-    dict of str to callable
+    Returns:
         For ``compute`` of :func:`run`.
     """
     tasks: dict[str, Callable] = {"L": partial(_loss, examples)}
@@ -123,33 +118,22 @@ def run(
 ) -> tuple[dict[tuple[str, str], Tensor], Trace]:
     """Do the acts of a schedule on real tensors.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        With tasks, sends and all-reduces.
-    compute : mapping of str to callable
-        ``task.name + task.of``, or ``str(task)`` for one task alone → the function that takes the values that the task
-        reads, and returns those it makes.
-    tensors : mapping of (str, str) to Tensor
-        What each device of this process holds before.
-    carrier : Processes, optional
-        With gloo, one process per device. Without it all devices are in this process, with the same bits.
-    add : mapping of str to callable, optional
-        Value → the operation that joins two contributions to it, for those that are no sums.
+    Args:
+        schedule: With tasks, sends and all-reduces.
+        compute: ``task.name + task.of``, or ``str(task)`` for one task alone → the function that takes the values that
+            the task reads, and returns those it makes.
+        tensors (mapping of (str, str) to Tensor): The values that each device of this process holds before.
+        carrier: With gloo, one process per device. Without it all devices are in this process, with the same bits.
+        add: Value → the operation that joins two contributions to it, for those that are no sums.
 
-    Returns
-    -------
-    values : dict of (str, str) to Tensor
-        What the schedule wants on the devices of this process.
-    trace : Trace
-        What was measured: complete without a carrier and on rank 0, else the own part.
+    Returns:
+        values: The values that the schedule wants on the devices of this process.
+        trace: What was measured: complete without a carrier and on rank 0, else the own part.
 
-    Raises
-    ------
-    OperatorError
-        If a tensor or a function is missing, a value has another size than in the schedule, or is not finite.
-    RankLost
-        If a process is lost meanwhile.
+    Raises:
+        OperatorError: If a tensor or a function is missing, a value has another size than in the schedule, or is not
+            finite.
+        RankLost: If a process is lost meanwhile.
     """
     with nullcontext() if carrier is None else carrier.telling():
         if not isinstance(schedule, Schedule):
@@ -178,16 +162,11 @@ def measured(
 ) -> Trace:
     """Return the trace of a schedule: complete without a carrier and on rank 0, else the own part.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        What was run.
-    executed : Executed
-        The times of this process.
-    sizes : mapping of (int, int) to int
-        (number of an act, number of its message) → bytes, for all messages that this process sent.
-    carrier : Processes, optional
-        As for :func:`run`.
+    Args:
+        schedule: What was run.
+        executed: The times of this process.
+        sizes: (number of an act, number of its message) → bytes, for all messages that this process sent.
+        carrier: As for :func:`run`.
     """
     if carrier is None:
         times, origin = Here().gather_times(schedule, executed), f"cpu ×{len(schedule.nodes)}"

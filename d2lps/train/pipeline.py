@@ -84,16 +84,12 @@ def weighted(loss: Loss, output: Tensor, labels: Tensor, share: float) -> Tensor
 class Device:
     """The part of one device: it does tasks, and keeps what passes between them.
 
-    Parameters
-    ----------
-    stages : mapping of int to nn.Module
-        The stages of this device.
-    last : int
-        The number of the last stage, whose output goes into the loss.
-    micro : list of (Tensor, Tensor, float)
-        The micro-batches: inputs of stage 0, labels, and their share of the labels that count.
-    loss : callable
-        ``loss(output, labels)``: the mean over the labels of a micro-batch that count.
+    Args:
+        stages: The stages of this device.
+        last: The number of the last stage, whose output goes into the loss.
+        micro (list of (Tensor, Tensor, float)): The micro-batches: inputs of stage 0, labels, and their share of the
+            labels that count.
+        loss: ``loss(output, labels)``: the mean over the labels of a micro-batch that count.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], last: int, micro: Sequence[Micro], loss: Loss):
@@ -140,22 +136,15 @@ class Device:
 def split(batch: Batch, micro: int) -> list[Batch]:
     """Cut a batch into micro-batches whose sizes differ by 1 at most.
 
-    Parameters
-    ----------
-    batch : (Tensor, Tensor)
-        Inputs and labels, one per example along the first dimension.
-    micro : int
-        How many.
+    Args:
+        batch ((Tensor, Tensor)): Inputs and labels, one per example along the first dimension.
+        micro: How many.
 
-    Returns
-    -------
-    list of (Tensor, Tensor)
-        In order, the larger ones first.
+    Returns:
+        (list of (Tensor, Tensor)): In order, the larger ones first.
 
-    Raises
-    ------
-    PipelineError
-        If there are fewer examples than micro-batches, or not as many labels as inputs.
+    Raises:
+        PipelineError: If there are fewer examples than micro-batches, or not as many labels as inputs.
     """
     inputs, labels = batch
     if len(inputs) != len(labels):
@@ -186,16 +175,11 @@ def shares(batch: Batch, parts: Iterable[Batch], loss: Loss) -> list[Micro]:
 def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss = cross_entropy) -> float:
     """Do the same on one device: all stages, one micro-batch after the other.
 
-    Parameters
-    ----------
-    stages, batch, loss
-        As for :func:`run`.
-    micro : int
-        How many micro-batches.
+    Args:
+        stages, batch, loss: As for :func:`run`.
+        micro: How many micro-batches.
 
-    Returns
-    -------
-    float
+    Returns:
         The mean loss; gradients are in the parameters' ``grad``.
     """
     if micro > 1:
@@ -220,45 +204,34 @@ def run(
 ) -> tuple[float | None, Trace]:
     """Compute the gradients of a batch by a pipeline schedule.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Of :func:`d2lps.schedule.pipeline`: tasks F, B, I and W of stages 0, 1, …
-    stages : list or mapping of int to nn.Module
-        The stages in order; of a process, at least its own. The output of each is the input of the next: one tensor.
-        A parameter may be in several stages of one process; processes that give only their own cannot see such a one.
-    batch : (Tensor, Tensor)
-        Inputs and labels, one per example along the first dimension; the same on all processes.
-    carrier : Processes, optional
-        With gloo, one process per device. Without it all devices are in this process, and act in the list's order.
-    loss : callable
-        ``loss(output, labels)``: the mean over the labels that count: all but −100, or the ``ignore_index`` of a module
-        or of ``partial(cross_entropy, ignore_index=0)``.
+    Args:
+        schedule: Of :func:`d2lps.schedule.pipeline`: tasks F, B, I and W of stages 0, 1, …
+        stages: The stages in order; of a process, at least its own. The output of each is the input of the next: one
+            tensor. A parameter may be in several stages of one process; processes that give only their own cannot see
+            such a one.
+        batch ((Tensor, Tensor)): Inputs and labels, one per example along the first dimension; the same on all
+            processes.
+        carrier: With gloo, one process per device. Without it all devices are in this process, and act in the list's
+            order.
+        loss: ``loss(output, labels)``: the mean over the labels that count: all but −100, or the ``ignore_index`` of a
+            module or of ``partial(cross_entropy, ignore_index=0)``.
 
-    Returns
-    -------
-    loss : float or None
-        The mean over all labels of the batch that count; None on processes without the last stage.
-    trace : Trace
-        What was measured: complete without a carrier and on rank 0, else the own part.
+    Returns:
+        loss: The mean over all labels of the batch that count; None on processes without the last stage.
+        trace: What was measured: complete without a carrier and on rank 0, else the own part.
 
-    Raises
-    ------
-    PipelineError
-        On all processes, if a task or a stage is missing or unknown, the batch does not fit or is not the same on all,
-        a stage draws random numbers or changes the shape of its messages, or a loss is not finite.
-    GradientError
-        If a stage has dropout or BatchNorm in training, and there are several micro-batches.
-    RankLost
-        If a process is lost meanwhile.
+    Raises:
+        PipelineError: On all processes, if a task or a stage is missing or unknown, the batch does not fit or is not
+            the same on all, a stage draws random numbers or changes the shape of its messages, or a loss is not finite.
+        GradientError: If a stage has dropout or BatchNorm in training, and there are several micro-batches.
+        RankLost: If a process is lost meanwhile.
 
-    Examples
-    --------
-    >>> from d2lps.schedule import gpipe, pipeline
-    >>> stages, batch = [nn.Linear(2, 2), nn.Linear(2, 2)], (torch.ones(2, 2), torch.tensor([0, 1]))
-    >>> loss, trace = run(pipeline(gpipe(2, 2)), stages, batch)
-    >>> loss == one_device(stages, batch, micro=2)
-    True
+    Example:
+        >>> from d2lps.schedule import gpipe, pipeline
+        >>> stages, batch = [nn.Linear(2, 2), nn.Linear(2, 2)], (torch.ones(2, 2), torch.tensor([0, 1]))
+        >>> loss, trace = run(pipeline(gpipe(2, 2)), stages, batch)
+        >>> loss == one_device(stages, batch, micro=2)
+        True
     """
     modules = dict(enumerate(stages)) if not isinstance(stages, Mapping) else dict(stages)
     with nullcontext() if carrier is None else carrier.telling():
@@ -295,31 +268,22 @@ def clip(
 ) -> float:
     """Scale the gradients down, so that the norm of those of the whole model is ``max_norm`` at most.
 
-    Parameters
-    ----------
-    stages : list or mapping of int to nn.Module
-        The stages of :func:`run`; a parameter that is in several of them counts once.
-    max_norm : float
-        The greatest norm.
-    carrier : Processes, optional
-        That of :func:`run`; all processes call this.
+    Args:
+        stages: The stages of :func:`run`; a parameter that is in several of them counts once.
+        max_norm: The greatest norm.
+        carrier: That of :func:`run`; all processes call this.
 
-    Returns
-    -------
-    float
+    Returns:
         The norm before, the same on all processes.
 
-    Raises
-    ------
-    PipelineError
-        If the norm is not finite, or ``max_norm`` is not above 0.
+    Raises:
+        PipelineError: If the norm is not finite, or ``max_norm`` is not above 0.
 
-    Examples
-    --------
-    >>> layer = nn.Linear(2, 1, bias=False)
-    >>> layer.weight.grad = torch.tensor([[3.0, 4.0]])
-    >>> clip([layer], 1.0), round(layer.weight.grad.norm().item(), 4)
-    (5.0, 1.0)
+    Example:
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> layer.weight.grad = torch.tensor([[3.0, 4.0]])
+        >>> clip([layer], 1.0), round(layer.weight.grad.norm().item(), 4)
+        (5.0, 1.0)
     """
     modules = stages.values() if isinstance(stages, Mapping) else stages
     own = {p for module in modules for p in module.parameters() if p.grad is not None}

@@ -46,17 +46,13 @@ class Worked(NamedTuple):
 def popularity(rows: int, s: float = 1.0) -> Tensor:
     """Return the probability of each row, as float64, the most popular first: 1 / (i + 1)**s, times a constant.
 
-    Parameters
-    ----------
-    rows
-        the number of rows, 1 or more.
-    s
-        the exponent: 0 for equal rows, about 1 for words and products.
+    Args:
+        rows: the number of rows, 1 or more.
+        s: the exponent: 0 for equal rows, about 1 for words and products.
 
-    Examples
-    --------
-    >>> popularity(3)
-    tensor([0.5455, 0.2727, 0.1818], dtype=torch.float64)
+    Example:
+        >>> popularity(3)
+        tensor([0.5455, 0.2727, 0.1818], dtype=torch.float64)
     """
     weights = torch.arange(1, 1 + require_count("rows", rows), dtype=torch.float64) ** -s
     return weights / weights.sum()
@@ -65,19 +61,14 @@ def popularity(rows: int, s: float = 1.0) -> Tensor:
 def zipf(shape: "int | tuple[int, ...]", rows: int, s: float = 1.0, seed: int = 0) -> Tensor:
     """Draw rows by their :func:`popularity`, as int64.
 
-    Parameters
-    ----------
-    shape
-        of the result.
-    rows, s
-        as for :func:`popularity`.
-    seed
-        the same seed gives the same rows.
+    Args:
+        shape: of the result.
+        rows, s: as for :func:`popularity`.
+        seed: the same seed gives the same rows.
 
-    Examples
-    --------
-    >>> zipf(8, rows=1000)
-    tensor([799, 111,  16, 552,  69, 209,   1,   7])
+    Example:
+        >>> zipf(8, rows=1000)
+        tensor([799, 111,  16, 552,  69, 209,   1,   7])
     """
     random = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return torch.searchsorted(popularity(rows, s).cumsum(0), random).clamp(max=rows - 1)
@@ -86,17 +77,13 @@ def zipf(shape: "int | tuple[int, ...]", rows: int, s: float = 1.0, seed: int = 
 def distinct(probabilities: Tensor, draws: int) -> float:
     """Return how many different rows so many draws contain on average: Σ(1 − (1 − p)^draws).
 
-    Parameters
-    ----------
-    probabilities
-        of each row, float64.
-    draws
-        their number.
+    Args:
+        probabilities: of each row, float64.
+        draws: their number.
 
-    Examples
-    --------
-    >>> round(distinct(popularity(1_000_000), 4096))
-    2443
+    Example:
+        >>> round(distinct(popularity(1_000_000), 4096))
+        2443
     """
     return float(-torch.expm1(draws * torch.log1p(-probabilities)).sum())
 
@@ -104,20 +91,15 @@ def distinct(probabilities: Tensor, draws: int) -> float:
 def clicks(count: int, rows: int, width: int = 4, s: float = 1.0, seed: int = 0) -> Clicks:
     """Make data by a tower and a table that are thrown away: a model of the same kind can reach the loss 0.
 
-    Parameters
-    ----------
-    count
-        the number of examples.
-    rows, width, s
-        items, elements of their vectors, and the exponent of :func:`zipf`.
-    seed
-        the same seed gives the same data.
+    Args:
+        count: the number of examples.
+        rows, width, s: items, elements of their vectors, and the exponent of :func:`zipf`.
+        seed: the same seed gives the same data.
 
-    Examples
-    --------
-    >>> features, items, scores = clicks(100, rows=1000)
-    >>> tuple(features.shape), tuple(items.shape), tuple(scores.shape), bool(items.max() < 1000)
-    ((100, 8), (100, 2), (100,), True)
+    Example:
+        >>> features, items, scores = clicks(100, rows=1000)
+        >>> tuple(features.shape), tuple(items.shape), tuple(scores.shape), bool(items.max() < 1000)
+        ((100, 8), (100, 2), (100,), True)
     """
     generator = torch.Generator().manual_seed(seed)
     items = zipf((count, BAG), rows, s, seed)
@@ -131,16 +113,13 @@ def clicks(count: int, rows: int, width: int = 4, s: float = 1.0, seed: int = 0)
 def model(rows: int, width: int = 4) -> tuple[nn.Linear, nn.EmbeddingBag]:
     """Return a tower, the same each time, and a table without values: memory is taken only for rows that are written.
 
-    Parameters
-    ----------
-    rows, width
-        of the table. Its gradients are sparse: they have only the rows that were used.
+    Args:
+        rows, width: of the table. Its gradients are sparse: they have only the rows that were used.
 
-    Examples
-    --------
-    >>> tower, table = model(rows=1_000_000)
-    >>> tower(torch.ones(3, 8)).shape, table.weight.shape
-    (torch.Size([3, 4]), torch.Size([1000000, 4]))
+    Example:
+        >>> tower, table = model(rows=1_000_000)
+        >>> tower(torch.ones(3, 8)).shape, table.weight.shape
+        (torch.Size([3, 4]), torch.Size([1000000, 4]))
     """
     # The generator is the tower's own: workers may be threads, and torch's is shared by all of them.
     tower = nn.utils.skip_init(nn.Linear, FEATURES, width, bias=False)
@@ -152,17 +131,13 @@ def model(rows: int, width: int = 4) -> tuple[nn.Linear, nn.EmbeddingBag]:
 def part(data: Clicks, size: int, number: int, rank: int = 0, workers: int = 1) -> Clicks:
     """Return a worker's part of minibatch ``number``; after the last example comes the first one again.
 
-    Parameters
-    ----------
-    data, size
-        the examples, and how many of them are in a minibatch of all workers.
-    number, rank, workers
-        counted from 0, and how many workers share the minibatch.
+    Args:
+        data, size: the examples, and how many of them are in a minibatch of all workers.
+        number, rank, workers: counted from 0, and how many workers share the minibatch.
 
-    Examples
-    --------
-    >>> [part(clicks(10, rows=5), 4, 2, rank, workers=2).items.shape for rank in range(2)]
-    [torch.Size([2, 2]), torch.Size([2, 2])]
+    Example:
+        >>> [part(clicks(10, rows=5), 4, 2, rank, workers=2).items.shape for rank in range(2)]
+        [torch.Size([2, 2]), torch.Size([2, 2])]
     """
     chosen = torch.arange(number * size, (number + 1) * size)[rank::workers] % len(data.scores)
     return Clicks(*(tensor[chosen] for tensor in data))
@@ -171,12 +146,9 @@ def part(data: Clicks, size: int, number: int, rank: int = 0, workers: int = 1) 
 def error(tower: nn.Module, table: nn.EmbeddingBag, examples: Clicks) -> Tensor:
     """Return the sum of the squared errors.
 
-    Parameters
-    ----------
-    tower, table
-        the model; the table needs right values only in the rows of the examples.
-    examples
-        some.
+    Args:
+        tower, table: the model; the table needs right values only in the rows of the examples.
+        examples: some.
     """
     features, items, scores = examples
     return ((tower(features) * table(items)).sum(1) - scores).square().sum()
@@ -187,20 +159,13 @@ def step(
 ) -> tuple[float, int]:
     """Pull rows, compute gradients, push those of the rows, and add up those of the tower over all workers.
 
-    Parameters
-    ----------
-    store
-        has the key ``"table"`` and an optimizer.
-    tower, table
-        the model of this worker; the tower has the sum of the gradients afterwards.
-    examples, size
-        this worker's part of the minibatch, and the number of examples of all workers.
-    add
-        called with a flat tensor, it adds those of all workers in place.
+    Args:
+        store: has the key ``"table"`` and an optimizer.
+        tower, table: the model of this worker; the tower has the sum of the gradients afterwards.
+        examples, size: this worker's part of the minibatch, and the number of examples of all workers.
+        add: called with a flat tensor, it adds those of all workers in place.
 
-    Returns
-    -------
-    float, int
+    Returns:
         this worker's part of the loss, and the rows that it pulled.
     """
     rows = examples.items.unique()
@@ -230,26 +195,19 @@ def work(
 ) -> Worked:
     """Train as the worker ``store.rank``, together with the other workers.
 
-    Parameters
-    ----------
-    store
-        a new store of any kind: memory servers, on which AdaGrad updates the table.
-    data, rows, width
-        the same on all workers, as for :func:`clicks`.
-    size, steps
-        examples per minibatch of all workers, and the number of minibatches.
-    add
-        as for :func:`step`.
-    pause
-        seconds that this worker sleeps in every step, to make it slow.
+    Args:
+        store: a new store of any kind: memory servers, on which AdaGrad updates the table.
+        data, rows, width: the same on all workers, as for :func:`clicks`.
+        size, steps: examples per minibatch of all workers, and the number of minibatches.
+        add: as for :func:`step`.
+        pause: seconds that this worker sleeps in every step, to make it slow.
 
-    Examples
-    --------
-    >>> from d2lps import kvstore
-    >>> data = clicks(2048, rows=10_000)
-    >>> worked = work(kvstore.create("local"), data, 10_000, size=2048, steps=40, add=lambda dense: None)
-    >>> worked.losses[0] > 0.9, worked.losses[-1] < 0.02
-    (True, True)
+    Example:
+        >>> from d2lps import kvstore
+        >>> data = clicks(2048, rows=10_000)
+        >>> worked = work(kvstore.create("local"), data, 10_000, size=2048, steps=40, add=lambda dense: None)
+        >>> worked.losses[0] > 0.9, worked.losses[-1] < 0.02
+        (True, True)
     """
     tower, table = model(rows, width)
     store.init("table", torch.zeros(rows, width))
@@ -270,16 +228,13 @@ def work(
 def one_device(data: Clicks, rows: int, size: int, steps: int, width: int = 4) -> list[float]:
     """Return the losses of the same training by PyTorch's optimizers, on one device that has the whole table.
 
-    Parameters
-    ----------
-    data, rows, width, size, steps
-        as for :func:`work`.
+    Args:
+        data, rows, width, size, steps: as for :func:`work`.
 
-    Examples
-    --------
-    >>> losses = one_device(clicks(2048, rows=10_000), 10_000, size=2048, steps=40)
-    >>> losses[-1] < 0.02
-    True
+    Example:
+        >>> losses = one_device(clicks(2048, rows=10_000), 10_000, size=2048, steps=40)
+        >>> losses[-1] < 0.02
+        True
     """
     tower, table = model(rows, width)
     nn.init.zeros_(table.weight)

@@ -127,31 +127,21 @@ class Device:
 class Sharded:
     """A model in training, on devices that share out its weights, gradients and states.
 
-    Parameters
-    ----------
-    net : nn.Module
-        The model to begin with, the same on all processes; it is not changed. A module of a row is a layer. Frozen
-        parameters keep their values, but have room for a gradient and states like the others.
-    devices : iterable of str
-        Their names.
-    stage : int
-        Of ZeRO: 0 shares out nothing, 1 the states, 2 the gradients, too, and 3 the weights as well.
-    optimizer : callable
-        Makes an optimizer of torch that works element by element, from a list of parameters.
-    loss : callable
-        ``loss(output, labels)``: the mean over the labels that count, as for :func:`d2lps.train.pipeline.run`.
-    max_norm : float, optional
-        Gradients are scaled down before each update, so that the norm of those of the whole model is this at most;
-        ``norm`` has the norm before.
-    carrier : Processes, optional
-        With gloo; each process plays its devices. Without it all are in this process, with the same bits.
-    **options
-        ``micro``, ``wait`` and ``keep`` of :func:`d2lps.schedule.zero`.
+    Args:
+        net: The model to begin with, the same on all processes; it is not changed. A module of a row is a layer. Frozen
+            parameters keep their values, but have room for a gradient and states like the others.
+        devices: Their names.
+        stage: Of ZeRO: 0 shares out nothing, 1 the states, 2 the gradients, too, and 3 the weights as well.
+        optimizer: Makes an optimizer of torch that works element by element, from a list of parameters.
+        loss: ``loss(output, labels)``: the mean over the labels that count, as for :func:`d2lps.train.pipeline.run`.
+        max_norm: Gradients are scaled down before each update, so that the norm of those of the whole model is this at
+            most; ``norm`` has the norm before.
+        carrier: With gloo; each process plays its devices. Without it all are in this process, with the same bits.
+        **options: ``micro``, ``wait`` and ``keep`` of :func:`d2lps.schedule.zero`.
 
-    Raises
-    ------
-    ShardError, ScheduleError, GradientError
-        For a model or an optimizer that cannot be shared out, for other stages, for dropout and BatchNorm in training.
+    Raises:
+        ShardError, ScheduleError, GradientError: For a model or an optimizer that cannot be shared out, for other
+            stages, for dropout and BatchNorm in training.
     """
 
     def __init__(
@@ -212,18 +202,14 @@ class Sharded:
     def step(self, batch: Batch) -> dict[str, float]:
         """Do one training step; all processes call this, with the same batch. Device i takes its part i.
 
-        Returns
-        -------
-        dict of str to float
+        Returns:
             Device of this process → its part of the mean loss over the batch.
 
-        Raises
-        ------
-        ShardError, PipelineError
-            On all processes, if the loss or the norm is not finite, the batch is not the same on all, a layer draws
-            random numbers, or there are fewer examples than micro-batches on all devices.
-        RankLost
-            If a process is lost meanwhile.
+        Raises:
+            ShardError, PipelineError: On all processes, if the loss or the norm is not finite, the batch is not the
+                same on all, a layer draws random numbers, or there are fewer examples than micro-batches on all
+                devices.
+            RankLost: If a process is lost meanwhile.
         """
         self.executed = self._exchange(partial(self._execute, batch))
         return {node: device.total for node, device in self.own.items()}
@@ -317,20 +303,13 @@ def train(
 ) -> Trained:
     """Train a model with ZeRO; all processes call this.
 
-    Parameters
-    ----------
-    net, devices, stage
-        As for :class:`Sharded`.
-    data : (Tensor, Tensor)
-        Inputs and labels.
-    size, steps : int
-        Examples per batch, and the number of batches.
-    **options
-        The others of :class:`Sharded`.
+    Args:
+        net, devices, stage: As for :class:`Sharded`.
+        data ((Tensor, Tensor)): Inputs and labels.
+        size, steps: Examples per batch, and the number of batches.
+        **options: The others of :class:`Sharded`.
 
-    Returns
-    -------
-    Trained
+    Returns:
         The same on all processes, but for the traces; the peaks are those of the last step.
     """
     losses, traces = [], []

@@ -42,17 +42,13 @@ class SplitError(Brief, ValueError):
 class Group:
     """Devices that cut matrices among them.
 
-    Parameters
-    ----------
-    devices : iterable of str
-        Their names.
-    carrier : Processes, optional
-        One process per device. Without it all devices are in this process: a list has what each of them would have.
+    Args:
+        devices: Their names.
+        carrier: One process per device. Without it all devices are in this process: a list has what each of them would
+            have.
 
-    Attributes
-    ----------
-    traces : list of Trace
-        Of all all-reduces so far.
+    Attributes:
+        traces (list of Trace): Of all all-reduces so far.
     """
 
     def __init__(self, devices: Iterable[str], carrier: Processes | None = None):
@@ -160,18 +156,12 @@ class CutModule(nn.Module):
     parameters, such as the scale of a normalization of each head: the gradients of the copies are added up. What
     devices would compute differently raises SplitError: random numbers, changed buffers, more columns than are there.
 
-    Parameters
-    ----------
-    whole : nn.Module
-        It is copied for each device, with parts of its matrices.
-    group : Group
-        The devices.
-    columns : list of str
-        Names of its linear layers that read the input.
-    row : str
-        Name of its linear layer that makes the output.
-    pieces : int, optional
-        How many equal pieces of these matrices must stay whole, such as the heads of attention.
+    Args:
+        whole: It is copied for each device, with parts of its matrices.
+        group: The devices.
+        columns: Names of its linear layers that read the input.
+        row: Name of its linear layer that makes the output.
+        pieces: How many equal pieces of these matrices must stay whole, such as the heads of attention.
     """
 
     def __init__(self, whole: nn.Module, group: Group, columns: Sequence[str], row: str, pieces: int | None = None):
@@ -240,22 +230,15 @@ def clip(net: nn.Module, group: Group, max_norm: float) -> float:
 def cut_gpt(net: nn.Module, group: Group) -> nn.Module:
     """Return a copy of a GPT whose blocks are cut: attention by heads, the perceptron by columns of its hidden layer.
 
-    Parameters
-    ----------
-    net : d2lps.train.gpt.GPT
-        The whole model, the same on all processes.
-    group : Group
-        The devices.
+    Args:
+        net (d2lps.train.gpt.GPT): The whole model, the same on all processes.
+        group: The devices.
 
-    Returns
-    -------
-    nn.Module
+    Returns:
         The same function; each block needs 2 all-reduces forward and 2 backward.
 
-    Raises
-    ------
-    SplitError
-        If the devices cannot have equally many heads, or a parameter in a block occurs in several layers.
+    Raises:
+        SplitError: If the devices cannot have equally many heads, or a parameter in a block occurs in several layers.
     """
     net = deepcopy(net)
     blocks = [block for block in net.modules() if hasattr(block, "attention") and hasattr(block, "perceptron")]

@@ -9,13 +9,13 @@ import re
 from html import escape
 
 from d2lps.messages import html_language, text
-from d2lps.units import PREFIXES, SECONDS, show_seconds, show_size
+from d2lps.units import PREFIXES, SECONDS, show_number, show_seconds, show_size
 from d2lps.view.drawing.theme import STYLE, WORKERS, contrast
 
 NUMBER = re.compile(r"([-+−]?\d[\d.]*)\s*([a-zA-Zµ%]*)")
 UNITS = {unit: (1 / count, "s") for unit, count in SECONDS.items()} | {"%": (1, "%")}
 UNITS |= {f"{prefix}B": (count, "B") for prefix, count in PREFIXES.items()}
-SHOW = {"B": show_size, "s": show_seconds, "%": "{:g}%".format, "": "{:g}".format}
+SHOW = {"B": show_size, "s": show_seconds, "%": lambda value: f"{show_number(value)}%", "": show_number}
 MOST = 5  # steps of an axis
 LOOK = """.d2-chart{container-type:inline-size;max-width:60em;color:var(--d2-ink);font-size:13px;line-height:1.25}
 .d2-chart *{box-sizing:border-box}.d2-keys{display:flex;flex-wrap:wrap;gap:2px 14px;margin:6px 0}

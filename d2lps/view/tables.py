@@ -30,30 +30,22 @@ class Source:
 def source(thing: object, doc: bool = False) -> Source:
     """Return the source code of a function or class as it runs in d2lps.
 
-    Parameters
-    ----------
-    thing : function or class
-        The function or class to show.
-    doc : bool
-        True to show its docstring too.
+    Args:
+        thing (function or class): The function or class to show.
+        doc: True to show its docstring too.
 
-    Returns
-    -------
-    Source
+    Returns:
         Code highlighted in a notebook and plain when printed; its text is ``.code``.
 
-    Raises
-    ------
-    OSError, TypeError
-        If it has no source code, such as a builtin.
+    Raises:
+        OSError, TypeError: If it has no source code, such as a builtin.
 
-    Examples
-    --------
-    >>> from d2lps.view.drawing.svg import (along)
-    >>> source(along)
-    def along(line: Line, part: float) -> Point:
-        (ax, ay), (bx, by) = line
-        return ax + (bx - ax) * part, ay + (by - ay) * part
+    Example:
+        >>> from d2lps.view.drawing.svg import (along)
+        >>> source(along)
+        def along(line: Line, part: float) -> Point:
+            (ax, ay), (bx, by) = line
+            return ax + (bx - ax) * part, ay + (by - ay) * part
     """
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
     if not doc and inspect.getdoc(thing):
@@ -163,25 +155,20 @@ def plan_table(plan: Plan) -> str:
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
     """Return a table in the language in force.
 
-    Parameters
-    ----------
-    *columns : str or int
-        The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or numbers.
-    rows : iterable of iterables
-        The cells of each row. A trace is shown by its duration, an order of additions as a sum, True and False as
-        ✓ and ✗, None as –, floats by :func:`~d2lps.units.show_number`, a known name in the language in force, and
-        other values by ``str``.
+    Args:
+        *columns (str or int): The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or
+            numbers.
+        rows (iterable of iterables): The cells of each row. A trace is shown by its duration, an order of additions as
+            a sum, True and False as ✓ and ✗, None as –, floats by :func:`~d2lps.units.show_number`, a known name in the
+            language in force, and other values by ``str``.
 
-    Returns
-    -------
-    Table
+    Returns:
         A table that a notebook shows as HTML, and ``print`` as aligned text.
 
-    Examples
-    --------
-    >>> table("strategy", "shared", rows=[["GPU 0", None]])
-    strategy   shared links
-    GPU 0      –
+    Example:
+        >>> table("strategy", "shared", rows=[["GPU 0", None]])
+        strategy   shared links
+        GPU 0      –
     """
     return Table([*columns], [[*row] for row in rows])
 

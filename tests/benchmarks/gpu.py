@@ -83,7 +83,7 @@ def ledger(layers: int, width: int, micro: int, context: int) -> dict[str, float
     net, inputs, labels = model(layers, width, micro, context)
     batch = inputs.untyped_storage().nbytes()
     moments = [torch.cuda.memory_allocated() - batch - before]
-    predicted = kept(net.transformer, Layout(micro=micro), "bfloat16", context)
+    predicted = kept(net.transformer, Layout(micro=micro), "pure-bf16", context)
     optimizer = torch.optim.AdamW(net.parameters())
     loss = gpt.loss(net(inputs), labels)
     moments.append(torch.cuda.memory_allocated() - batch - before)

@@ -1,6 +1,6 @@
 """Measure the cost of replicas, and how fast a slot recovers from the loss of its primary, on this machine.
 
-    python tests/benchmarks/replicas.py [--save] [--quick] [--only time|failover|catch-up|digests]
+    python tests/benchmarks/replicas.py [--save] [--quick] [--only time|failover|catch-up]
 
 time      a round of the store with replicas=1 ÷ without, 2 workers and 2 servers in processes of their own, over TCP on
           the loopback interface, in turns A B B A: synchronous and asynchronous with 16 MB in 4 keys, and a small key
@@ -8,7 +8,6 @@ failover  a server process is killed between two rounds: seconds until the backu
           from the kill), and until the round that was under way is done
 catch-up  a server process is killed, and the one that takes its place learns 512 MB: bytes per second from when it
           listens, and how long a step of a small key takes meanwhile ÷ before
-digests   rounds in this process in which members compare what they hold ÷ rounds in which they do not, in turns
 
 The bytes that servers say to one another are counted in-process: for each round the sum once, where n workers push.
 """
@@ -27,7 +26,6 @@ from carriers import on_ranks, spread
 from saved import save
 
 from d2lps import kvstore
-from d2lps.kvstore.replicas import coding
 from d2lps.kvstore.replicas.keeper import Keeper
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Op
@@ -142,29 +140,6 @@ def _until(done: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def compared(sizes: list[int], turns: int) -> dict:
-    """Rounds of all keys, half a second of them at a time, with and without digests."""
-    keys, given, out = [*range(len(sizes))], [torch.ones(n) for n in sizes], [torch.empty(n) for n in sizes]
-    with kvstore.cluster("dist_sync", workers=1, servers=2, replicas=1) as servers:
-        (store,), per_round = servers, ([], [])
-        store.init(keys, given)
-        store.set_optimizer("sgd", lr=0.01, momentum=0.9)
-        cores = [replica.store.slot.core for host in servers.servers for replica in host.replicas.values()]
-        for turn in range(2 + turns):
-            for which in (0, 1) if turn % 2 else (1, 0):
-                for core in cores:
-                    if core.is_primary:
-                        core.digest = coding.digest if which else None
-                start, count = time.perf_counter(), 0
-                while time.perf_counter() - start < 0.5:
-                    store.pushpull(keys, given, out=out)
-                    count += 1
-                if turn >= 2:
-                    per_round[which].append((time.perf_counter() - start) / count)
-    middle, low, high = spread([one / other for other, one in zip(*per_round, strict=True)])
-    return {"÷": round(middle, 3), "p10": round(low, 3), "p90": round(high, 3)}
-
-
 def said() -> dict:
     """Bytes of tensors between workers and servers, and between servers, per round and byte of values."""
     counted = {"workers": 0, "servers": 0}
@@ -189,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["time", "failover", "catch-up", "digests"])
+    parser.add_argument("--only", choices=["time", "failover", "catch-up"])
     asked = parser.parse_args()
     os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))
     figures, large = [], [10_000] * 4 if asked.quick else LARGE
@@ -221,8 +196,6 @@ def main() -> None:
         figure |= {"step meanwhile ÷ before": round(statistics.median(ratios), 2), "most": round(max(ratios), 2)}
         figure |= {"longest step meanwhile ms": round(1e3 * max(longest), 1), "of": len(ratios)}
         tell("a newcomer", figure)
-    if asked.only in (None, "digests"):
-        tell(f"digests ÷ none, dist_sync, {4 * sum(large)} bytes", compared(large, 1 if asked.quick else 60))
     if asked.save:
         save("replicas", figures)
 

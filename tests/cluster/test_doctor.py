@@ -34,6 +34,42 @@ def test_doctor_reports_a_host_whose_name_means_loopback(monkeypatch):
         assert next(doctor._name()).well is well
 
 
+def test_cards_of_infiniband_have_rates_and_lanes(monkeypatch, tmp_path):
+    for card, state, width in (("mlx5_0", "4: ACTIVE", "16"), ("mlx5_1", "1: DOWN", "8")):
+        files = {"ports/1/rate": "400 Gb/sec (4X NDR)", "ports/1/state": state, "device/current_link_width": width}
+        files |= {"device/max_link_width": "16", "device/current_link_speed": "32.0 GT/s PCIe"}
+        for name, content in files.items():
+            (tmp_path / card / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / card / name).write_text(f"{content}\n")
+    (tmp_path / "mlx5_2").mkdir()
+    monkeypatch.setattr(doctor, "INFINIBAND", tmp_path)
+    whole, half, bare = [finding for finding in doctor._interfaces() if finding.what == "InfiniBand"]
+    assert whole.found.startswith("mlx5_0: 400 Gb/sec (4X NDR) ACTIVE, PCIe 32.0 GT/s ×16;") and whole.well
+    assert half.found.startswith("mlx5_1: 400 Gb/sec (4X NDR) DOWN, PCIe 32.0 GT/s ×8;") and not half.well
+    assert "the card has ×16 lanes" in half.advice
+    assert bare.found.startswith("mlx5_2: no port; ") and bare.well
+
+
+def test_lanes_and_nvlinks_of_gpus_that_differ_need_mending(monkeypatch):
+    up = "".join(f"\t Link {i}: 26.562 GB/s\n" for i in range(18))
+
+    def said(widths, blocks):
+        rows = "".join(f"{i}, 5, 16, 1, {width}, NVIDIA H100 80GB HBM3\n" for i, width in enumerate(widths))
+        status = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-5e)\n{block}" for i, block in enumerate(blocks))
+        monkeypatch.setattr(doctor.local, "nvidia_smi", lambda *arguments: status if "nvlink" in arguments else rows)
+        return [(finding.what, finding.found, finding.well) for finding in doctor._links()]
+
+    assert said([16, 16], [up, up]) == [
+        ("PCIe", "2 × ×16 of ×16, version 5 at most", True),
+        ("NVLink", "2 × 18 links of 26.562 GB/s", True),
+    ]
+    pcie, nvlink = said([16, 8], [up, up.replace("17: 26.562 GB/s", "17: <inactive>")])
+    assert pcie == ("PCIe", "1 × ×16 of ×16, version 5 at most, 1 × ×8 of ×16, version 5 at most", False)
+    assert nvlink == ("NVLink", "1 × 18 links of 26.562 GB/s, 1 × 17 links of 26.562 GB/s", False)
+    assert [what for what, *_ in said([16], ["\t Link 0: <inactive>\n"])] == ["PCIe"]
+    assert said([], []) == [] and said(["[N/A]", "0"], [])[0][2]
+
+
 def test_without_torch_the_rest_is_looked_at(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "torch.distributed", None)

@@ -181,7 +181,7 @@ def graded(sources: list[str]) -> bool:
     if cells[-1].error:
         return False
     try:
-        answer = inside.Inside(None)._load(slices.needed(["own_gpu"], cells, [], len(cells) - 1), "own_gpu")
+        answer = inside.Inside(None, [])._load(slices.needed(["own_gpu"], cells, [], len(cells) - 1), "own_gpu")
         return bool(check_exercise("own-gpu", answer).passed)
     except NameError:
         return False

@@ -1,4 +1,4 @@
-"""A class of notebooks: right is solved, wrong is told why, nothing hangs, and no answer gets at the verdict."""
+"""A class of notebooks: right answers are solved, wrong ones get a reason, none hangs or changes its verdict."""
 
 import csv
 import json
@@ -15,7 +15,8 @@ import pytest
 from helpers import classes
 from helpers.classes import hand_in, notebook, solving, told, wrong
 
-from course.classes import judging, notebooks, report, running, slices, values
+from course.classes import handed_in, judging, notebooks, report, running, slices, values
+from course.classes.handed_in import Task
 from d2lps.messages import only, text
 from d2lps.notebook.grading import course
 from d2lps.notebook.grading.course import CHAPTERS, all_texts
@@ -209,11 +210,11 @@ def _doubled(folder: Path) -> None:
     hand_in(folder, "doubled", book)
 
 
-# ---- what is told
+# ---- notes
 
 
 @pytest.mark.slow
-def test_right_answers_are_solved_and_wrong_ones_are_told_why(graded):
+def test_right_answers_are_solved_and_wrong_ones_get_a_reason(graded):
     rows = graded["rows"]
     solved = [("anh", id) for id in ("own-gpu", "buckets", "staleness", "backup", "local-sgd", "labels", "beyond-sums")]
     solved += [("mei", "placement"), ("syntax", "split"), ("no-ids", "split")]
@@ -226,7 +227,7 @@ def test_right_answers_are_solved_and_wrong_ones_are_told_why(graded):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_read_is_said_and_the_rest_graded(graded):
+def test_unreadable_files_are_reported_and_the_rest_is_graded(graded):
     rows, learners = graded["rows"], graded["report"]["learners"]
     assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
     assert "not a notebook: it is damaged" in str(learners["bad"]["notes"])
@@ -249,7 +250,7 @@ def test_no_answer_gets_at_the_solutions_or_the_verdict(graded, name):
 @pytest.mark.parametrize(
     "name, told", {"reads": "solutions.py", "asks-d2lps": "chapters", "runs": "process", "network": "network"}.items()
 )
-def test_the_teacher_is_told_what_was_refused(graded, name, told):
+def test_refused_attempts_are_in_the_report(graded, name, told):
     if graded["report"]["not-shut-out"]:
         pytest.skip("this machine cannot shut answers in")
     row = graded["rows"][f"cheat-{name}", "own-gpu"]
@@ -259,7 +260,7 @@ def test_the_teacher_is_told_what_was_refused(graded, name, told):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOGS)
-def test_what_takes_too_much_is_stopped_and_touches_nobody(graded, name):
+def test_greedy_answers_are_stopped_alone(graded, name):
     row = graded["rows"][f"hog-{name}", "own-gpu"]
     assert row["state"] in ("tried", "stopped") and row["sentence"]
     assert graded["rows"][f"hog-{name}", "split"]["state"] == "solved"
@@ -289,7 +290,7 @@ def test_the_report_is_three_files_that_agree(graded):
 
 
 @pytest.mark.slow
-def test_nothing_to_grade_is_said(tmp_path):
+def test_an_empty_class_is_reported(tmp_path):
     assert (done := grade(tmp_path, tmp_path / "report")).returncode == 2 and str(tmp_path) in done.stderr
     done = grade(tmp_path / "absent", tmp_path / "report")
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -308,11 +309,11 @@ def test_a_learner_without_a_notebook_does_not_vanish(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "dung").mkdir()
-    tasks = notebooks.find(tmp_path, tmp_path / "out")
-    assert [(learner, path.name) for learner, path, _ in tasks] == [
+    tasks = found(tmp_path, tmp_path / "out")
+    assert [(task.learner, task.path.name) for task in tasks] == [
         ("anh", "a.ipynb"), ("anh", "anh"), ("binh", "binh"), ("chi", "b.ipynb"), ("dung", "dung"), ("", tmp_path.name),
     ]  # fmt: skip
-    notes = {task[0]: notebooks.read(*task).notes[0] for task in tasks if task[1].is_dir()}
+    notes = {task.learner: notebooks.read(task).notes[0] for task in tasks if not task.name}
     assert {learner: (note.key, note.values.get("files")) for learner, note in notes.items()} == {
         "anh": ("beside", "a.txt"), "binh": ("no-notebooks", "bai.docx"), "dung": ("empty", None),
         "": ("beside", "readme.md"),
@@ -336,7 +337,7 @@ def strange_names(folder: Path) -> None:
 @linux
 def test_names_that_are_not_utf8_stay_apart_and_one_name_is_one_learner(tmp_path):
     strange_names(tmp_path)
-    learners = {learner for learner, _, _ in notebooks.find(tmp_path)}
+    learners = {task.learner for task in found(tmp_path)}
     assert learners == {"\ufffd" * 4, "\ufffd" * 4 + " (2)", "Hà"}
 
 
@@ -364,19 +365,25 @@ def test_an_error_with_half_a_letter_is_no_error_of_the_report():
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_a_notebook_is_read_with_a_byte_order_mark_too(tmp_path, encoding):
     (path := tmp_path / "a.ipynb").write_text(json.dumps(notebook(FIRST, {}), ensure_ascii=False), encoding)
-    assert notebooks.read("a", path, None).chapter == FIRST
+    assert notebooks.read(Task("a", path)).chapter == FIRST
 
 
 @pytest.mark.parametrize("text, key", [("{", "no-json"), ("[]", "no-notebook"), ('{"a": 1}', "no-notebook")])
-def test_what_is_no_notebook_is_told_apart(tmp_path, text, key):
+def test_files_that_are_no_notebooks_are_listed(tmp_path, text, key):
     (path := tmp_path / "a.ipynb").write_text(text)
-    assert [note.key for note in notebooks.read("a", path, None).notes] == [key]
+    assert [note.key for note in notebooks.read(Task("a", path)).notes] == [key]
 
 
-def test_a_cell_without_the_function_is_said_to_have_none():
+def test_a_cell_without_the_function_is_reported():
     row, cell = judging.Row("anh", "1.ipynb", FIRST, "split", "missing"), slices.cell("a", "def spilt():\n    pass")
     judging._judge_one(row, [cell], cell, "split", all_texts()["split"], None, judging.Limits(), set())
     assert (row.state, row.mistake) == ("tried", "no-function") and "`split`" in row.sentence and row.hint
+
+
+def found(folder: Path, out: Path | None = None, **how: object) -> list[Task]:
+    """Return what was handed in; what zips contain is unpacked beside the folder."""
+    (unpacked := folder.parent / f"{folder.name} unpacked").mkdir()
+    return handed_in.find(folder, out, handed_in.Sorter(unpacked, **how))
 
 
 def made_up() -> report.Report:
@@ -384,15 +391,15 @@ def made_up() -> report.Report:
     states = {"own-gpu": "solved", "overlap": "tried", "split": "missing"}
     rows = [asdict(judging.Row("anh", "anh/1.ipynb", FIRST, id, state)) for id, state in states.items()]
     rows[0]["notes"] = ["Two cells."]
-    book = {"learner": "anh", "notebook": "anh/1.ipynb", "chapter": FIRST, "graded": True, "notes": []}
-    other = {"learner": "mei", "notebook": "", "chapter": "", "graded": False, "notes": ["Only bai.docx."]}
+    book = running._about(Task("anh", Path(), name="anh/1.ipynb"), []) | {"chapter": FIRST, "graded": True}
+    other = running._about(Task("mei", Path()), ["Only bai.docx."])
     parts = [{"book": book, "rows": rows, "missing": []}, {"book": other, "rows": [], "missing": []}]
     return report.report("en", "class 8a", parts)
 
 
 def test_what_is_optional_is_counted_apart():
     made = made_up()
-    told = made.learners()["anh"]
+    told = made.learners["anh"]
     assert (told["solved"], told["exercises"], told["optional"]) == (1, 2, {"solved": 0, "exercises": 1})
     assert "1 / 2, optional 0 / 1</summary>" in made.as_page() and "optional ones 0 of 1" in report.summary(made)
     lines = [*csv.DictReader(made.as_csv().removeprefix("\ufeff").splitlines())]
@@ -401,7 +408,7 @@ def test_what_is_optional_is_counted_apart():
     ]  # fmt: skip
 
 
-def test_what_is_odd_is_said_first_and_a_name_leads_to_what_is_folded():
+def test_oddities_come_first_and_names_lead_to_folded_parts():
     html = made_up().as_page()
     box, table = html.partition("<table>")[0], html.partition("<table>")[2].partition("</table>")[0]
     assert "Class report: class 8a" in box and "Notebooks: 1." in box
@@ -441,7 +448,7 @@ def test_a_learners_helper_comes_before_the_lessons():
     assert [(name, run) for name, _, run in slices.needed(["f"], own, lesson)] == [("l", [1]), ("a", [0]), ("b", [0])]
 
 
-def test_what_a_name_was_before_or_is_later_is_not_run():
+def test_earlier_and_later_bindings_of_a_name_are_not_run():
     texts = ["f = train()", "f = other()", "def f():\n    return x", "x = 1\nx += 1", "f = 7"]
     cells = [slices.cell(str(at), text) for at, text in enumerate(texts)]
     assert [(name, run) for name, _, run in slices.needed(["f"], cells, [], at=2)] == [("2", [0]), ("3", [0, 1])]

@@ -11,6 +11,7 @@ import nbformat
 
 from course.classes import slices
 from d2lps.notebook.grading.course import CHAPTERS, texts_of
+from helpers.exercises import wrong_answers
 
 
 def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:
@@ -44,6 +45,8 @@ def solving(id: str) -> str:
 
 def wrong(id: str, mistake: str) -> str | None:
     """Return the first wrong answer with this mistake, named as the solution; None if a program makes the answer."""
+    if source := getattr(wrong_answers(id)[mistake][0], "source", None):  # the solution, edited
+        return f"{solving(id)}\n\n{source}"
     (table,) = (each.value for each in _solutions(id).body if "WRONG" in slices.bound(each))
     answers = _at(_at(table, id), mistake)
     if not isinstance(answers, ast.List) or isinstance(answers.elts[0], ast.Starred):

@@ -7,6 +7,7 @@ import zlib
 from contextlib import suppress
 
 from d2lps.kvstore.wire import HEADER, MAGIC, Channel, Op
+from d2lps.kvstore.wire.frames import VERSION
 
 
 def ends(seconds=2.0):
@@ -51,6 +52,6 @@ def _all(sock, data):
         sock.sendall(data)
 
 
-def head(magic=MAGIC, version=1, op=Op.PUSH, flags=0, entries=0, table=0, payload=0, number=0) -> bytes:
+def head(magic=MAGIC, version=VERSION, op=Op.PUSH, flags=0, entries=0, table=0, payload=0, number=0) -> bytes:
     found = HEADER.pack(magic, version, op, flags, entries, table, payload, number, 0)[:-4]
     return found + struct.pack("<I", zlib.crc32(found))

@@ -31,15 +31,15 @@ class CountsAgain(Replica):
         part = self.parts[push.part]
         if self.kind == "dist_sync":
             if push.round <= part.version and self._accepts(worker, push):
-                self._arrived[push.part][push.rank] = push.gradient
+                self._rounds[push.part].waiting[push.rank] = push.gradient
         elif push.round <= part.rounds[push.rank] and self._accepts(worker, push):
-            self._command(Add(push.part, ((push.rank, push.round),), self.add([push.gradient])))
+            self._command(Add(push.part, ((push.rank, push.round),), self.add(None, push.gradient, True)))
         super()._on_push(worker, push, now)
 
 
 class TakesAsItComes(Replica):
-    def _in_order(self, arrived):
-        return list(arrived)
+    def _next(self, current):
+        return next(iter(current.waiting), None)
 
 
 class SendsNoRounds(Replica):

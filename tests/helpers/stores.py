@@ -3,8 +3,9 @@
 import threading
 import time
 
-from d2lps.kvstore import KVError
+from d2lps.kvstore import KVError, Refused
 from d2lps.kvstore.calls import Call
+from d2lps.kvstore.server.session import WorkerSession
 
 
 def each(stores, work, *arguments, patience=60):
@@ -49,3 +50,16 @@ class Function(Call):
 def interrupted_as_it_was_done(store, call) -> None:
     """As Ctrl-C that comes when ``call`` was done and has not returned."""
     call.missed(True)
+
+
+def refuse_first_push(monkeypatch, rank):
+    """Let every server refuse the first push of this worker."""
+    refused, admit = set(), WorkerSession._admit
+
+    def refusing(session, frame):
+        if session.rank == rank and session.number not in refused:
+            refused.add(session.number)
+            raise Refused(f"the first push of worker {rank}")
+        return admit(session, frame)
+
+    monkeypatch.setattr(WorkerSession, "_admit", refusing)

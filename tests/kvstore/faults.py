@@ -35,7 +35,6 @@ HOLDS = {
     "F13": "refused by name; an optimizer must be given as a name and numbers",
     "F14": "a newcomer learns all while the others train, and is the backup",
     "F15": "deadlines on the monotonic clock; typed errors; the store can be used again, or says what to do",
-    "F16": "the log and an error name slot, key and servers, until the key is loaded anew",
     "M": "3 times the bytes stored, one push per worker and key, 64 MiB: never more",
     "O": "each mutant makes a check fail",
 }

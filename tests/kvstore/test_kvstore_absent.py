@@ -1,4 +1,4 @@
-"""Who is stopped, has left, or does not wait any more: what the others are told, and what is not done after all."""
+"""Stopped workers, workers that have left, and abandoned waits: the messages to the others, and skipped work."""
 
 import signal
 import threading
@@ -40,7 +40,7 @@ def soon(true):
 
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 @pytest.mark.parametrize("what", ["save", "load", "set_optimizer"])
-def test_what_worker_0_does_for_all_is_not_done_without_it(what, lost, tmp_path):
+def test_calls_of_worker_0_for_all_fail_without_it(what, lost, tmp_path):
     with kvstore.cluster("dist_sync", 2, 1, lost=lost, deadline=5.0) as stores:
         each(stores, lambda store: store.init("w", full(1)))
         each(stores, lambda store: store.save(tmp_path / "there"))
@@ -63,7 +63,7 @@ def test_who_has_left_has_not_come_to_the_barriers_after_that():
     for rank in (1, 2):
         held.lose(rank, "it said goodbye", left=True)
     held.barrier(0, 1)  # to which all have come
-    with pytest.raises(WorkerLost, match="worker 2 has left"):
+    with pytest.raises(WorkerLost, match="worker [12] has left"):
         held.barrier(0, 2)
 
 
@@ -89,7 +89,7 @@ def test_what_is_ended_for_a_push_that_fails_is_not_counted_again(monkeypatch):
         assert pulled(store) == [10.0]
 
 
-def test_what_nobody_waits_for_is_not_sent_when_its_turn_comes():
+def test_an_abandoned_request_is_not_sent():
     with kvstore.cluster("dist_async", 1, 1) as (store,):
         (client,), request = store.clients, Request(Op.STATUS, metadata={})
         client.forget(request)
@@ -136,7 +136,7 @@ def test_what_is_pulled_and_not_waited_for_is_not_kept():
         assert soon(lambda: not server._sessions[0]._unread)  # at the latest with the next sign of life
 
 
-def test_who_closes_says_goodbye_to_all_before_it_waits_for_one(monkeypatch):
+def test_close_says_goodbye_to_all_servers_before_it_waits(monkeypatch):
     said = []
 
     def noted(name, real):
@@ -160,7 +160,7 @@ def test_a_push_to_a_store_that_another_thread_closes_says_so():
 
 
 @pytest.mark.parametrize("struck", [SystemExit, KeyboardInterrupt])
-def test_what_strikes_the_thread_of_a_call_is_an_error_of_that_call(struck, monkeypatch):
+def test_an_exception_in_the_thread_of_a_call_is_its_error(struck, monkeypatch):
     def strike(*_):
         raise struck
 

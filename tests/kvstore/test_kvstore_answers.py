@@ -1,4 +1,4 @@
-"""What a server answers where it cannot do what is asked, or say it in one frame: an error to that worker alone."""
+"""Answers of a server to impossible requests, or too large for one frame: an error of that worker alone."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from d2lps.kvstore.wire import Broken, Channel, Entry, Op, frames, handshake
 from d2lps.kvstore.wire.frames import raw
 from d2lps.kvstore.worker.dist import ReadRecords
 
-FIRST = Entry(0, 0, 1, 3, 1)  # push 1 of three elements to part 0
+FIRST = Entry(0, 0, 0, 3, 1)  # push 1 of three elements to part 0
 SECOND = FIRST._replace(part=1)
 
 
@@ -72,7 +72,7 @@ def is_served(line, round_=1):
     "method, ask",
     [
         ("admit", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
-        ("check_finite", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
+        ("counting", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
         ("pull", lambda line: line(Op.PULL, [FIRST._replace(round=0)])),
         ("init", lambda line: line(Op.INIT, payload=torch.ones(3), parts=[["c", 3]], dtype=0)),
         ("come", lambda line: line(Op.BARRIER, round=1)),
@@ -95,7 +95,7 @@ def test_a_handler_that_fails_is_an_error_to_its_caller_and_the_next_is_served(m
     assert is_served(line) and server.store.live == {0, 1}
 
 
-def test_an_answer_that_fails_is_an_error_to_who_pulled_and_not_to_who_pushed(lines, monkeypatch, caplog):
+def test_a_failed_answer_is_an_error_of_the_pull_alone(lines, monkeypatch, caplog):
     server, one, other = lines
     entries = [FIRST, SECOND]  # of which the answer is put together
     assert one(Op.PUSHPULL, entries, torch.ones(6))[0] == Op.OK
@@ -140,7 +140,7 @@ ASKED = {
 
 
 def both(one, other, *arguments):
-    """What two workers are answered who ask the same."""
+    """Return the answers to two workers with the same request."""
     answers = []
     second = threading.Thread(target=lambda: answers.append(ask(other, *arguments)))
     second.start()
@@ -154,7 +154,7 @@ def ask(line, op, metadata):
 
 
 @pytest.mark.parametrize("op", ASKED)
-def test_whatever_a_handler_is_given_it_does_or_refuses(op, lines, caplog):
+def test_a_handler_serves_or_refuses_each_frame(op, lines, caplog):
     server, line, other = lines
     for field, odd in itertools.product(ASKED[op], ODD):
         payload, said = torch.ones(3) if op in frames.LADEN else None, ASKED[op] | {field: odd}
@@ -213,7 +213,7 @@ def test_an_error_says_which_pushes_are_counted_all_the_same(lines):
 # ---------------------------------------------------------------- loads, barriers
 
 
-def test_only_worker_0_loads_and_what_is_loaded_must_be_whole(lines):
+def test_only_worker_0_loads_and_only_complete_files(lines):
     server, one, other = lines
     said = {"load": 1, "tensors": [["value", 0, 3]], "numbers": {}, "rule": None, "rule_numbers": {}}
     for line, metadata in (
@@ -284,7 +284,7 @@ def test_a_payload_is_skipped_once_and_never_from_its_middle():
 
 
 @pytest.mark.slow
-def test_a_long_record_is_told_in_pages():
+def test_a_long_record_is_sent_in_pages():
     seen = Record()
     rows = [
         row

@@ -1,4 +1,4 @@
-"""Large tensors of one host lie in memory that both ends share: what travels then is where they lie."""
+"""Large tensors of one host lie in memory that both ends share: only their places travel."""
 
 import gc
 import os
@@ -7,18 +7,19 @@ import time
 
 import pytest
 import torch
+from helpers.stores import refuse_first_push
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
-from d2lps.kvstore.wire.arena import SHARED, Arena, RemoteArena
+from d2lps.kvstore.wire.arena import SHARED, Arena, Buffers, RemoteArena
 
 LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no anonymous files (memfd)")
 
 
-def test_memory_that_nobody_has_any_more_is_taken_again():
+def test_freed_shared_memory_is_reused():
     arena = Arena()
     first, other = arena.tensor(1000, torch.float32), arena.tensor(1000, torch.float64)
     where, piece = arena.offset(first), first[5:]
@@ -51,7 +52,7 @@ def test_there_is_no_more_room_than_the_machine_has():
     assert Arena().tensor(10**15, torch.float32) is None
 
 
-def test_what_one_end_writes_the_other_reads():
+def test_bytes_written_at_one_end_are_read_at_the_other():
     arena = Arena()
     mine = arena.tensor(SHARED, torch.float32)
     theirs = RemoteArena(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
@@ -89,7 +90,7 @@ def test_memory_that_could_shrink_is_not_borrowed():
 
 
 @pytest.mark.parametrize("offset, elements", [(-4096, 1), (7, 1), (1 << 50, 1), (0, 1 << 60)])
-def test_nothing_is_read_beside_what_is_lent(offset, elements):
+def test_no_byte_is_read_beside_the_lent_memory(offset, elements):
     assert RemoteArena(Arena().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
 
 
@@ -177,14 +178,15 @@ def test_a_push_may_be_followed_by_another_before_the_round_is_closed(kind):
     assert found == [(total, total)] * 2
 
 
-def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
-    with cluster("dist_sync", 2, 1, nan="reject", deadline=5) as stores:
+def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read(monkeypatch):
+    refuse_first_push(monkeypatch, rank=1)
+    with cluster("dist_sync", 2, 1, deadline=5) as stores:
 
         def work(store):
             store.init("w", torch.zeros(LARGE))
             if store.rank == 1:
-                with pytest.raises(Refused, match="not finite"):
-                    store.push("w", torch.full((LARGE,), float("nan")))
+                with pytest.raises(Refused, match="the first push of worker 1"):
+                    store.push("w", torch.full((LARGE,), 64.0))
             out = torch.empty(LARGE)
             store.pushpull("w", torch.full((LARGE,), 4.0**store.rank), out=out)
             return out.min().item(), out.max().item()
@@ -192,7 +194,7 @@ def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
         assert rounds(stores, work) == [(5.0, 5.0)] * 2
 
 
-def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monkeypatch, passed):
+def test_a_reader_that_never_confirms_gets_bytes_by_socket(monkeypatch, passed):
     from d2lps.kvstore.worker.client import ServerClient
 
     monkeypatch.setattr(ServerClient, "_report_read", lambda self: None)
@@ -226,6 +228,24 @@ def test_what_was_shared_is_let_go_of(passed):
     while files() > before and time.monotonic() < until:
         time.sleep(0.1)
     assert files() <= before
+
+
+def test_a_push_goes_into_the_buffer_that_no_server_reads():
+    arena, buffers, value = Arena(), Buffers(), torch.ones(5)
+
+    def pushed(push, counted):
+        """Where a push lies, and whether it lay there before."""
+        buffers.begin(push, counted)
+        tensor, written = buffers.of(0, value, arena)
+        buffers.write(0, tensor, push * value)
+        return arena.offset(tensor), written
+
+    (first, _), again = pushed(1, 0), pushed(1, 0)
+    assert again == (first, True), "a push that is sent again stays where it is"
+    second, third = pushed(2, 1), pushed(3, 2)  # a server may still read the push before
+    assert second[0] != first == third[0] and not second[1] and not third[1]
+    buffers.free = 3
+    assert pushed(4, 3) == (first, False), "the last push has been read"
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):

@@ -1,4 +1,4 @@
-"""Workers come together to make a store: who does not come is named by all others, within the seconds they have."""
+"""Workers meet to make a store: all others name a missing one before the deadline."""
 
 import re
 import subprocess
@@ -46,7 +46,7 @@ PHASES = {  # where worker 1 ends, what it does there, and the seconds that the 
 
 
 def made(folder, where, how, options, number=9):
-    """What three workers say, and how many seconds each took."""
+    """Return the outputs of three workers, and the seconds of each."""
     script = folder / "work.py"
     script.write_text(textwrap.dedent(SCRIPT).format(where=where, how=how, options=options, signal=number))
     return [(lines[0], float(lines[1])) if len(lines) > 1 else None for lines in forked(script, 3)]
@@ -70,7 +70,7 @@ def test_nobody_waits_longer_than_for_joining(tmp_path):
         assert said.startswith("WorkerLost (1,) rank 1 gave no sign of life") and took < 14, (said, took)
 
 
-def test_who_had_ended_before_it_was_looked_for_has_ended(monkeypatch):
+def test_a_worker_that_ended_early_counts_as_ended(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     meeting = Meeting.__new__(Meeting)

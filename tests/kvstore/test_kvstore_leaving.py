@@ -1,4 +1,4 @@
-"""A worker that leaves when all is done fails nobody who waits for something else."""
+"""A worker that leaves when all is done fails no other wait."""
 
 import threading
 import time

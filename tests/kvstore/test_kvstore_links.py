@@ -1,4 +1,4 @@
-"""Links that are slow, cut or changed on their way, and workers who do not do the same: what is heard of it."""
+"""Slow, cut or corrupted links, and workers whose calls differ: the errors of the others."""
 
 import ctypes
 import errno
@@ -31,7 +31,7 @@ def soon(happens, seconds=30):
 
 
 @pytest.mark.slow
-def test_a_line_that_is_cut_with_much_under_way_both_ways_is_made_again():
+def test_a_connection_cut_under_full_load_is_made_again():
     """Who asked again did not hear, and a server that cannot get rid of its answers takes nothing: both waited."""
     keys, size = [*range(800)], 15_000  # 48 MB, in frames of up to 1 MiB
     with kvstore.cluster(workers=1, deadline=10.0) as whole:
@@ -111,7 +111,7 @@ def test_an_unknown_key_may_be_given_alone(value, both):
 # ---------------------------------------------------------------- workers who do not do the same, or not at once
 
 
-def test_an_optimizer_is_set_when_all_have_pushed_what_comes_before():
+def test_an_optimizer_is_set_after_all_earlier_pushes():
     """A round that was open was stepped by the new one, or not, or on some of the servers, as it happened."""
     with kvstore.cluster(workers=2, servers=2) as workers:
         came = threading.Event()
@@ -145,7 +145,7 @@ def test_a_key_of_another_shape_is_refused_also_where_it_has_as_many_elements(th
 # ---------------------------------------------------------------- what the system does
 
 
-def test_what_strikes_a_thread_of_the_store_that_waits_loses_no_call():
+def test_an_exception_in_a_waiting_thread_loses_no_call():
     """As ctypes can: the thread ended, and with it whatever was asked next."""
     with kvstore.create("local") as only:
         only.init("w", torch.zeros(3))
@@ -176,7 +176,7 @@ def test_a_call_that_was_asked_without_a_sign_keeps_back_no_other():
     calls.close()
 
 
-def test_where_there_is_no_shared_memory_all_bytes_take_the_socket(monkeypatch):
+def test_without_shared_memory_all_bytes_take_the_socket(monkeypatch):
     def refused(*_):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -193,7 +193,7 @@ def test_a_secret_may_have_any_bytes(monkeypatch):
     assert handshake.read_secret() == secret
 
 
-def test_workers_that_meet_hear_in_words_of_the_store_that_the_rendezvous_is_gone(monkeypatch):
+def test_a_lost_rendezvous_is_an_error_of_the_store(monkeypatch):
     class Gone:
         """A store of torch whose process ends after the first question."""
 

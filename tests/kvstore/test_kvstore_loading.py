@@ -158,7 +158,7 @@ def test_a_load_that_one_server_refuses_changes_nothing_on_any(replicas, tmp_pat
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("op", [Op.RESTORE, Op.COMMIT])
 @pytest.mark.parametrize("error", ["interrupted", "Timeout"])
-def test_after_a_load_that_did_not_end_all_is_refused_until_one_has(error, op, replicas, tmp_path, monkeypatch):
+def test_calls_are_refused_after_an_unfinished_load_until_one_ends(error, op, replicas, tmp_path, monkeypatch):
     """Also where only one server has taken what it was to take."""
     with cluster(replicas=replicas, deadline=1.0) as stores:
         each(stores, begin, tmp_path / "file")
@@ -302,7 +302,7 @@ def test_without_replicas_a_server_that_is_killed_in_a_load_is_lost(tmp_path, mo
         assert [str(error) for error in each(stores, pulled)] == [AGAIN] * 2
 
 
-def test_what_did_not_end_is_said_in_the_language_of_the_reader(tmp_path):
+def test_unfinished_calls_are_named_in_the_readers_language(tmp_path):
     store = kvstore.create("local")
     store.init("w", torch.ones(3))
     store.save(tmp_path / "file")

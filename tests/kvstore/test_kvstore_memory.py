@@ -1,4 +1,4 @@
-"""What a server keeps: no more than its values, and one push of each worker and key, whatever its workers do."""
+"""The memory of a server: its values and one push of each worker and key, for all behavior of workers."""
 
 import threading
 import time
@@ -74,7 +74,7 @@ def flood(mine, ops, many=400):
             for round_ in range(1, many + 1):
                 for op in ops:
                     payload = raw(gradient) if op in PUSHES else NOTHING
-                    line._channel.send(op, 1000 + round_, [Entry(part, 0, 1, ELEMENTS, round_)], None, payload)
+                    line._channel.send(op, 1000 + round_, [Entry(part, 0, 0, ELEMENTS, round_)], None, payload)
                     sent[0] += 1
 
     thread = threading.Thread(target=send, daemon=True)

@@ -57,7 +57,7 @@ MUTANTS = {
         [(f"{HANDSHAKE}:_proof", always("secret", b""))],
     ),
     "TLS: no certificate is asked for": (
-        "test_kvstore_tls.py::test_who_shows_no_certificate_is_sent_away",
+        "test_kvstore_tls.py::test_a_peer_without_certificate_is_refused",
         [(f"{TLS}:context", instead("CERT_REQUIRED", "CERT_OPTIONAL"))],
     ),
     "TLS: an older version is spoken": (
@@ -65,7 +65,7 @@ MUTANTS = {
         [(f"{TLS}:context", instead("TLSv1_3", "TLSv1_2"))],
     ),
     "TLS: who waits for the network has the lock": (
-        "test_kvstore_tls.py::test_who_waits_to_send_keeps_nobody_from_receiving",
+        "test_kvstore_tls.py::test_a_blocked_send_does_not_block_receiving",
         [(f"{TLS}:Secured._flush", locked("_lock"))],
     ),
     "TLS: others may read a key": (

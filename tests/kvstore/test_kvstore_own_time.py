@@ -1,4 +1,4 @@
-"""Who got no processor for a while calls nobody lost; who is really dead is still noticed in time."""
+"""A starved process calls no worker lost; real deaths are still noticed in time."""
 
 import textwrap
 import threading
@@ -48,7 +48,7 @@ def test_of_a_long_pause_little_counts(clock):
 
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("lost", ["fail", "drop"])
-def test_where_all_stood_still_nobody_is_lost(lost, replicas, clock):
+def test_no_member_is_lost_if_all_stood_still(lost, replicas, clock):
     """The clock jumps ahead twice as far as the deadline, again and again, while nobody is asked for anything."""
     with kvstore.cluster("dist_sync", 2, 2, lost=lost, deadline=DEADLINE, replicas=replicas) as stores:
         each(stores, lambda store: store.init("w", full(0)))
@@ -75,7 +75,7 @@ def test_a_silent_worker_is_lost_in_time_and_the_deadline_is_named(lost):
                 time.sleep(0.01)
         if lost == "fail":
             with pytest.raises(
-                WorkerLost, match=r"silent for 1\.\d s, with deadline=1: on a busy machine give it more"
+                WorkerLost, match=r"it has sent nothing for 1\.\d s, with deadline=1: on a busy machine, set a longer"
             ):
                 stores[0].push("w", full(1))
 
@@ -95,7 +95,7 @@ def test_a_silent_server_is_lost_in_time_and_the_deadline_is_named():
         assert error.value.servers == (0,)
 
 
-def test_a_call_in_which_its_process_stood_still_hears_what_came_meanwhile(monkeypatch):
+def test_a_call_of_a_stopped_process_gets_the_answers_of_meanwhile(monkeypatch):
     with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as (store, other):
         (client,), request = store.clients, Request(Op.BARRIER, metadata={"name": "", "round": 1})
         client.ask(request)

@@ -10,7 +10,7 @@ from helpers.replicas import AnswersUnsure, AsksOnlyMembers, TrustsAnOldAnswer, 
 from helpers.stores import each, until_whole
 
 from d2lps.kvstore import Timeout, Unknown, cluster
-from d2lps.kvstore.replication import Part, Propose, Replica, Schedule, View, broken
+from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, View, broken
 from d2lps.kvstore.replication.messages import Ack, Counted, Heartbeat, Join, Pull, Push, Send, Snapshot, Value
 
 A, L, W = "a", "l", ("worker", 0)
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.fault("F5", "primary cut off from all but a worker")
 # ---- in virtual time
 
 
-def parted(seed: int) -> Schedule:
+def parted(seed: int) -> FaultPlan:
     """Workers compute for a while between two acts, and a server is cut off, alone or with workers, six times."""
     draw = Random(seed)
     rest = {"lost": draw.choice([0, 0.02]), "slow": draw.choice([0, 0.05])}
     troubles = [(draw.uniform(0, 0.3), "cut off from the register", draw.getrandbits(32)) for _ in range(6)]
     kind = draw.choice(["dist_async", "dist_ssp"])
-    return Schedule(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
+    return FaultPlan(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came(first):
 
 
 @pytest.mark.parametrize("wrong", [AnswersUnsure, TrustsAnOldAnswer])
-def test_who_answers_without_asking_is_found_out(wrong):
+def test_an_unconfirmed_answer_is_detected(wrong):
     seeds = [SHOWN, *range(2_000)]
     assert any((broken(parted(seed), **made(wrong)) or "").startswith("I15") for seed in seeds)
 
@@ -57,7 +57,7 @@ def sent(by: Replica, *kinds: type) -> list:
 
 
 @pytest.mark.parametrize("of, told", [(Replica, 0), (AsksOnlyMembers, 1)], ids=["right", "wrong"])
-def test_who_may_have_become_the_backup_is_asked_too(of, told):
+def test_a_possible_backup_is_asked_too(of, told):
     """The register took the view with it, and nobody has heard that: it may be the primary by now."""
     primary = alone(of)
     primary.receive(L, Join(1), 0.0)
@@ -98,7 +98,7 @@ def test_a_pull_of_its_own_push_needs_no_question():
     assert [type(each) for each in sent(primary, Counted, Value, Heartbeat)] == [Counted, Value]
 
 
-def test_a_learner_that_was_given_up_and_comes_again_is_taught_again():
+def test_a_returning_learner_is_taught_again():
     """The snapshot is lost, and it still has what it had: what came since is not kept for it."""
     primary = alone()
     primary.receive(L, Join(1), 0.0)
@@ -148,7 +148,7 @@ class Away:
 
 
 @pytest.mark.slow
-def test_a_primary_whose_backup_does_not_hear_it_gives_no_old_value():
+def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
     """What the backup says still comes, and its sign of life says nothing of whether it has taken over."""
     with cluster("dist_async", 2, 2, replicas=1, deadline=10.0, placement={"large": 1000}) as servers:
         each(servers, beginning)

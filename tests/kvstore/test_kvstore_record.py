@@ -1,4 +1,4 @@
-"""What the servers saw: every push and pull is in the trace once, with what was in it."""
+"""Records of servers: each push and pull is in the trace once, with its content."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What a primary refuses may be long so: a newer one may know better. It asks its backup before it says no."""
+"""A refusal of a primary may be outdated: it asks its backup before it refuses."""
 
 import threading
 import time
@@ -51,7 +51,7 @@ def test_a_key_that_another_primary_has_may_be_pushed(kind):
 
 
 @pytest.mark.parametrize("of, told", [(Replica, 0), (RefusesUnsure, 1)], ids=["right", "wrong"])
-def test_what_may_be_old_is_not_said_before_the_backup_has_answered(of, told):
+def test_a_possibly_old_value_waits_for_the_backup(of, told):
     primary = of(A, View(1, (A, L)), [Part(0, (0,), ())], 1, "dist_sync")
     primary.receive(W, Confirm(1, 1, 0), 0.0)
     said = [effect.message for effect in primary.take() if isinstance(effect, Send)]

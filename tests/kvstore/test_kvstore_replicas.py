@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from d2lps.kvstore import DataLost, Refused, WorkerLost, cluster
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.keeper import kill
-from d2lps.kvstore.replicas.store import Gradient, added, published
-from d2lps.kvstore.replication import Replica, View
+from d2lps.kvstore.replicas.store import Gradient, SlotStore
+from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push
 
 SERVERS, ROUNDS = 3, 8
@@ -26,7 +27,7 @@ def gradients(rank: int, round_: int) -> list[torch.Tensor]:
 
 
 def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **options) -> list[torch.Tensor]:
-    """What all workers have in the end; ``troubles``: (before which round, what, of which server, seconds later)."""
+    """Return the values of all workers in the end; ``troubles``: (before which round, fault, server, seconds later)."""
     turn = threading.Barrier(workers + 1)
 
     def work(store):
@@ -168,7 +169,7 @@ def test_what_was_saved_is_loaded_and_a_server_is_killed(tmp_path):
     assert all(map(torch.equal, ends[0], ends[1]))
 
 
-def test_a_store_kills_a_server_to_try_what_comes_of_it():
+def test_kill_server_ends_a_server():
     with cluster(workers=1, servers=2, replicas=1) as (store,):
         store.init("w", torch.zeros(1))
         store.kill_server(0)
@@ -180,7 +181,7 @@ def test_a_store_kills_a_server_to_try_what_comes_of_it():
         kill([], [0, 1], 0, 1)
 
 
-def test_a_worker_that_says_goodbye_leaves_what_it_pushed():
+def test_pushes_of_a_worker_that_leaves_stay():
     """The others' round closes with it, also at another server."""
 
     def work(store):
@@ -219,16 +220,18 @@ def test_a_worker_that_does_not_come_to_the_new_primary_is_lost(lost):
         assert first == 1.0 if lost == "drop" else isinstance(first, WorkerLost) and first.ranks == (1,)
 
 
-def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
+def test_unsent_values_are_not_changed_by_later_calls():
     """An optimizer changes its memory in place: not that of a command in the log, nor that of a snapshot."""
-    replica = Replica("a", View(1, ("a", "b")), (), 1, "dist_sync", 0, 1.0, added, published, Held.copied)
+    store = SlotStore("dist_sync", 1)
+    replica = store._rules("a", View(1, ("a", "b")))
+    store.slot = SimpleNamespace(core=replica)
     optimizer, one = Optimizer.read("sgd", {"lr": 0.1, "momentum": 0.9}), torch.ones(3)
     commands = [Begin("w", (3, one.dtype), Held(one, {})), Choose(1, optimizer)]
     commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
     for number, command in enumerate(commands):
         replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
     parts, _ = replica._snapshot()
-    replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True, True)), 0.0)
+    replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True)), 0.0)
     assert replica.parts[0].value.memory["sgd"]["velocity"].tolist() == pytest.approx([1.9] * 3)
     begun, *_, loaded, _ = replica.log.values()
     assert begun.value.memory == {}

@@ -1,4 +1,4 @@
-"""What goes wrong with the servers of a slot at the worst moment: between any two messages, or between the two."""
+"""Faults of the servers of a slot at the worst moments: between any two messages, or between the two servers."""
 
 import threading
 import time
@@ -126,7 +126,7 @@ def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, mo
 
 
 @pytest.mark.slow
-def test_a_command_that_a_backup_has_let_go_is_said_again(monkeypatch):
+def test_a_command_dropped_by_a_backup_is_sent_again(monkeypatch):
     """Whatever else goes on between the two meanwhile."""
     hear, dropped = Slot.hear, []
 

@@ -109,7 +109,7 @@ def wanted():
 
 @pytest.mark.slow(12)
 @pytest.mark.fault("F2", "server process killed while its store is saved in the background, then the other one")
-def test_servers_are_killed_one_after_the_other_and_what_is_saved_meanwhile_is_whole(tmp_path, wanted):
+def test_saves_stay_complete_while_servers_are_killed_in_turn(tmp_path, wanted):
     path = tmp_path / "saved"
     trouble = KILLED_TWICE.strip().format(save=f"store.save({str(path)!r}, background=True)")
     assert ran(tmp_path, trouble=trouble) == wanted

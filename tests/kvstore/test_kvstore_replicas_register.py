@@ -1,4 +1,4 @@
-"""Who holds a slot is decided in one place: of several proposals one is taken, and nobody hangs where it is silent."""
+"""One register decides the members of a slot: of several proposals it takes one, and no caller hangs on it."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def held():
 
 
 def answered(ask) -> View:
-    """What it tells within a while."""
+    """Return its messages within a while."""
     heard, came = [], threading.Event()
     ask(lambda view: (heard.append(view), came.set()))
     assert came.wait(10)
@@ -68,7 +68,7 @@ def test_one_of_two_proposals_is_taken(kind, held):
 
 @pytest.mark.slow(3)
 @pytest.mark.fault("F5", "process of the rendezvous stopped")
-def test_where_its_process_is_stopped_nobody_waits_for_it(held):
+def test_no_worker_waits_for_a_stopped_process(held):
     process, connect = held
     register = StoreRegister(connect, "run")
     register.begin(0, (A, B))

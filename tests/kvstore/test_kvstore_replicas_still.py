@@ -1,4 +1,4 @@
-"""A primary that stands still, and another one takes over: workers find it, and nobody reads what was before."""
+"""A primary stands still and another one takes over: workers find it, and no pull returns an older value."""
 
 import threading
 import time
@@ -67,7 +67,7 @@ def pulled(store) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
-def test_after_a_barrier_nobody_reads_what_was_before_it(kind):
+def test_no_pull_after_a_barrier_is_older_than_it(kind):
     options = {"staleness": 1} if kind == "dist_ssp" else {}
     with made(kind, **options) as servers:
         each(servers, beginning)
@@ -82,7 +82,7 @@ def test_after_a_barrier_nobody_reads_what_was_before_it(kind):
 
 
 @pytest.mark.slow
-def test_after_a_load_nobody_reads_what_was_before_it(tmp_path):
+def test_no_pull_after_a_load_is_older_than_it(tmp_path):
     with made() as servers:
         each(servers, beginning)
         each(servers, lambda store: store.save(tmp_path / "saved"))
@@ -111,7 +111,7 @@ def test_a_worker_that_computes_meanwhile_is_not_lost():
 
 
 @pytest.mark.slow
-def test_who_says_goodbye_meanwhile_has_left_and_is_not_lost():
+def test_a_worker_that_says_goodbye_meanwhile_is_not_lost():
     """Asynchronously, the others go on without who has left."""
     with made("dist_async", deadline=2.0) as servers:
         each(servers, beginning)

@@ -5,6 +5,7 @@ No sockets, no processes: only the rules. ``make simulate`` plays as many schedu
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from helpers.replicas import (
@@ -21,6 +22,7 @@ from helpers.replicas import (
 from d2lps.kvstore.replication import Part, Replica, Requests, View, story
 from d2lps.kvstore.replication.messages import (
     Ack,
+    AddUp,
     Apply,
     Counted,
     Done,
@@ -32,9 +34,10 @@ from d2lps.kvstore.replication.messages import (
     Push,
     Send,
     Snapshot,
+    Summed,
     Value,
 )
-from d2lps.kvstore.replication.world import Schedule, World, broken, shrunk
+from d2lps.kvstore.replication.world import FaultPlan, World, broken, shrunk
 
 A, B, W = "a", "b", ("worker", 0)
 FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
@@ -44,14 +47,21 @@ FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
 @pytest.mark.parametrize("first", range(0, 10_000, 2_500))
 def test_no_schedule_breaks_a_promise(first):
     """I1 to I15, at every message: see ``World``."""
-    ends = {World(Schedule.drawn(seed)).run() for seed in range(first, first + 2_500)}
+    ends = {World(FaultPlan.drawn(seed)).run() for seed in range(first, first + 2_500)}
     assert ends == {"done", "lost"}  # lost: the few in which both members died
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("first", range(0, 4_000, 2_000))
+def test_no_schedule_breaks_a_promise_if_sums_are_late(first):
+    ends = {World(replace(FaultPlan.drawn(seed, "dist_sync"), late=True)).run() for seed in range(first, first + 2_000)}
+    assert ends == {"done", "lost"}
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async", "dist_ssp"])
 def test_schedules_are_hard(kind):
     """Else that nothing breaks would say nothing."""
-    worlds = [World(Schedule.drawn(seed, kind)) for seed in range(60)]
+    worlds = [World(FaultPlan.drawn(seed, kind)) for seed in range(60)]
     ends = [world.run() for world in worlds]
     assert ends.count("done") > 50
     assert sum(world.crashes for world in worlds) > 40 and sum(world.view.number > 2 for world in worlds) > 20
@@ -62,32 +72,32 @@ def test_schedules_are_hard(kind):
 @pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong not in TOO_RARE], ids=lambda wrong: wrong.__name__)
 def test_a_wrong_way_breaks_one(wrong):
     seeds = [FOUND.get(wrong.__name__, 0), *range(10_000)]
-    assert any(broken(Schedule.drawn(seed), **made(wrong)) for seed in seeds)
+    assert any(broken(FaultPlan.drawn(seed), **made(wrong)) for seed in seeds)
 
 
 def test_a_seed_is_the_same_run_twice():
     def run(seed):
-        world = World(Schedule.drawn(seed), recorded=True)
+        world = World(FaultPlan.drawn(seed), recorded=True)
         return world.run(), world.deliveries, world.count
 
     assert run(11) == run(11) != run(12)
 
 
 def test_a_schedule_that_breaks_a_promise_is_made_simple():
-    schedule = Schedule.drawn(1)
+    schedule = FaultPlan.drawn(1)
     simple = shrunk(schedule, **made(AnswersEarly))
     assert broken(simple, **made(AnswersEarly)) and not broken(simple)
     assert not simple.troubles and (simple.parts, simple.torn, simple.skew) == (1, 0.0, 0.0)
 
 
-def test_the_program_says_what_it_played():
+def test_the_program_prints_the_played_schedules():
     command = [sys.executable, "-m", "d2lps.kvstore.replication", "50", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("50 schedules, no promise broken: {'done': ")
 
 
-def test_what_happened_is_a_trace_for_the_player():
-    world = World(Schedule.drawn(11), recorded=True)
+def test_a_recorded_run_is_a_trace_for_the_player():
+    world = World(FaultPlan.drawn(11), recorded=True)
     world.run()
     trace = story.trace(world)
     assert world.crashes == 2 and trace.steps == world.schedule.rounds
@@ -105,11 +115,11 @@ def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Re
 
 
 def sent(to: Replica | Requests, kind: type) -> list:
-    """What it has sent of a kind since the last time, and forget the rest."""
+    """Return the messages of a kind that it has sent since the last time, and forget the rest."""
     return [effect.message for effect in to.take() if isinstance(effect, Send) and isinstance(effect.message, kind)]
 
 
-def test_the_value_is_told_when_the_backup_has_it():
+def test_a_value_is_sent_only_after_the_backup_has_it():
     a, b = replica(A), replica(B)
     a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
     a.receive(W, Pull(1, 2, 0, 0, 1), 0.0)
@@ -146,7 +156,7 @@ def test_a_worker_pushes_again_to_the_new_primary():
     assert b.parts[0].value == (("g",),) and b.committed == b.parts, "alone, what is done is committed"
 
 
-def test_who_was_put_out_answers_nobody():
+def test_a_removed_server_answers_no_request():
     a = replica(A)
     a.receive("register", View(2, (B,)), 0.0)
     a.receive(W, Pull(2, 1, 0, 0, 0), 0.0)
@@ -154,7 +164,7 @@ def test_who_was_put_out_answers_nobody():
 
 
 @pytest.mark.parametrize("of, told", [(Replica, 0), (TellsOfLossEarly, 1)], ids=["right", "wrong"])
-def test_who_is_lost_hears_it_when_the_backup_knows(of, told):
+def test_a_lost_worker_is_told_only_after_the_backup_knows(of, told):
     a = replica(A, workers=2, of=of)
     a.receive("detector", Lose(0), 0.0)
     a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
@@ -218,7 +228,40 @@ def test_a_command_of_a_deposed_primary_is_not_done(kind, done):
     assert b.seq - before == done - 2 and a.parts[0].rounds == (1,)
 
 
-def test_of_what_worker_0_said_at_a_barrier_the_last_counts():
+def test_a_push_counts_when_the_late_sum_of_its_round_is_there():
+    """Else its worker could ask for an optimizer that this round is not to be stepped by."""
+    a = replica(A, members=(A,), workers=2)
+    a.defers = lambda gradient: True
+
+    def taken() -> tuple[list, list]:
+        effects = a.take()
+        return [each for each in effects if isinstance(each, AddUp)], [
+            each.to for each in effects if type(each) is Send
+        ]
+
+    for rank in (1, 0):
+        a.receive(("worker", rank), Push(1, rank, rank, 0, 1, rank), 0.0)
+    (first,), told = taken()
+    assert first.gradient == 0 and told == [("worker", 1)]
+    a.receive(A, Summed(0, first.round, (0,)), 0.0)
+    (second,), told = taken()
+    assert second.gradient == 1 and second.round.complete and told == [] and a.parts[0].version == 0
+    a.receive(A, Summed(0, second.round, (0, 1)), 0.0)
+    assert taken() == ([], [("worker", 0)]) and a.parts[0].value == ((0, 1),)
+
+
+def test_a_late_sum_of_a_round_that_has_begun_anew_is_dropped():
+    b = replica(B)
+    b.defers = lambda gradient: True
+    b.receive("register", View(2, (B,)), 0.0)
+    b.receive(W, Push(2, 1, 0, 0, 1, "g"), 0.0)
+    (late,) = [effect for effect in b.take() if isinstance(effect, AddUp)]
+    b.receive("register", View(3, (A,)), 0.0)
+    b.receive(B, Summed(0, late.round, ("g",)), 0.0)
+    assert b.parts[0].version == 0 and b.take() == []
+
+
+def test_the_last_note_of_worker_0_at_a_barrier_counts():
     """It was interrupted as it waited for worker 1, and has done something else for all since."""
     a = replica(A, members=(A,), workers=2)
     for worker, id, note in ((0, 1, "before"), (0, 2, "since"), (1, 1, None)):

@@ -99,7 +99,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(saved):
     assert holds(store, values)
 
 
-def test_a_file_of_which_a_bit_was_changed_is_refused(saved):
+def test_a_file_with_a_changed_bit_is_refused(saved):
     store, path, values = saved
     whole = path.read_bytes()
     for at in range(0, len(whole), 3):
@@ -218,7 +218,7 @@ def test_what_is_written_by_something_else_is_refused(saved, header):
     assert holds(store, values)
 
 
-def test_what_an_optimizer_remembers_must_be_its_own(saved):
+def test_state_of_another_optimizer_is_refused(saved):
     store, path, values = saved
     whole = path.read_bytes()
     for dtype, nbytes in ((7, 1), (1, 8)):  # int8, float64
@@ -263,13 +263,13 @@ def test_what_is_no_path_is_refused(saved, path):
     assert holds(store, values)
 
 
-def test_a_pipe_is_no_store_and_nobody_waits_for_it(saved, tmp_path):
+def test_a_pipe_is_refused_without_a_wait(saved, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Refused, match="is no store that d2lps saved"):
         saved[0].load(tmp_path / "pipe")
 
 
-def test_what_a_killed_process_left_is_removed(saved, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(saved, tmp_path):
     store, path, _ = saved
     for call in (store.save, store.load):
         (left := tmp_path / f"{leftovers.PREFIX}0123").write_bytes(b"half of a store")

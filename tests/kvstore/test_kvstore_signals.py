@@ -1,4 +1,4 @@
-"""Signals, forks, clocks, names and files that give out: who waits hears of it, and the store can be used again."""
+"""Signals, forks, clocks, names and full disks: waiting calls raise, and the store can be used again."""
 
 import atexit
 import gc

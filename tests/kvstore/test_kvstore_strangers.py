@@ -126,7 +126,7 @@ def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
 
 @pytest.mark.fault("F11", "a worker's bytes played again, with and without a secret")
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_what_a_worker_said_is_refused_when_it_is_played_again(secret, made):
+def test_replayed_messages_are_refused(secret, made):
     (server,) = tables(workers=1, secret=secret)
     with closing(Recorder(server.address)) as (line,):
         mine = store([server], 0, 1, {0: line.here}, secret=secret)
@@ -225,7 +225,7 @@ FORGED = {
     "goodbye": forged(Op.BYE),
     "goodbye and bytes": forged(Op.BYE, payload=bytes(8)),
     "barrier and bytes": forged(Op.BARRIER, {"round": 3}, payload=bytes(8)),
-    "push": forged(Op.PUSH, entries=[Entry(0, 0, 1, 3, 2)], payload=bytes(12)),
+    "push": forged(Op.PUSH, entries=[Entry(0, 0, 0, 3, 2)], payload=bytes(12)),
     "init": forged(Op.INIT, {"name": "x", "dtype": 0, "elements": 3}, payload=bytes(12)),
 }
 
@@ -303,7 +303,7 @@ def test_a_cluster_on_the_loopback_interface_has_a_secret_of_its_own():
         assert is_served(stores[0])
 
 
-# ---------------------------------------------------------------- what is not executed
+# ---------------------------------------------------------------- no execution
 
 
 # What a server does not ask its interpreter for while it is attacked, and what it may: to open memory that is lent.
@@ -391,16 +391,16 @@ def executes(source: str) -> list[str]:
 @pytest.mark.parametrize(
     "path",
     # A notebook gives functions to hosts that it has made itself, through memory that nobody else can open; a grader
-    # gives the learner's own answer to a process that it starts, through a pipe; what learners have handed in is run
-    # where it is shut in.
+    # gives the learner's own answer to a process that it starts, through a pipe; code of learners runs in a sandbox;
+    # wrong answers are edited from the source of the course's own solutions.
     sorted(
         {*(ROOT / "d2lps").rglob("*.py")}
         - {*(ROOT / "d2lps/cluster").glob("*.py"), ROOT / "d2lps/notebook/grading/elsewhere.py"}
-        - {ROOT / "course/classes/inside.py"}
+        - {ROOT / "course/classes/inside.py", ROOT / "d2lps/notebook/grading/edits.py"}
     ),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_nothing_in_the_package_executes_what_it_reads(path):
+def test_the_package_executes_nothing_it_reads(path):
     assert executes(path.read_text("utf-8")) == []
 
 

@@ -198,7 +198,7 @@ def test_one_thread_sends_while_another_receives(files):
     def send(channel):
         with suppress(Broken):
             for number, value in enumerate(values):
-                channel.send(Op.PUSH, number, [Entry(0, 6, 1, len(value), 1)], payload=raw(value))
+                channel.send(Op.PUSH, number, [Entry(0, 6, 0, len(value), 1)], payload=raw(value))
 
     def receive(channel):
         with suppress(Broken):
@@ -229,7 +229,7 @@ class Slow:
         return self._sock.send(data)
 
 
-def test_who_waits_to_send_keeps_nobody_from_receiving(files, patience=5.0):
+def test_a_blocked_send_does_not_block_receiving(files, patience=5.0):
     with closing(*ends(files, 20.0)) as (near, far):
         near.sock._sock = slow = Slow(near.sock._sock)
         got: list[int] = []
@@ -247,7 +247,7 @@ def test_who_waits_to_send_keeps_nobody_from_receiving(files, patience=5.0):
     assert meanwhile == [7]
 
 
-def test_who_stands_still_is_noticed(files):
+def test_a_stalled_peer_is_noticed(files):
     with closing(*ends(files, 0.3)) as (near, far):
         assert near.receive(idle=True) is None
         with pytest.raises(Broken, match="fell silent"):
@@ -270,7 +270,7 @@ def test_a_farewell_of_tls_ends_a_connection(files):
             near.receive(idle=True)
 
 
-# ---------------------------------------------------------------- what is on the wire
+# ---------------------------------------------------------------- the wire
 
 
 @pytest.mark.fault("F11", "somebody who listens on the wire")
@@ -335,7 +335,7 @@ def bare(files, **changes):
 
 
 @pytest.mark.fault("F11", "TLS: no certificate")
-def test_who_shows_no_certificate_is_sent_away(files, made):
+def test_a_peer_without_certificate_is_refused(files, made):
     (server,) = serving(files(), 1)
     with closing(server, Channel(connected(server.address), DEADLINE)) as (_, channel):
         with pytest.raises(Refused, match="does not accept this worker's certificate .*certificate required"):
@@ -507,7 +507,7 @@ def test_a_key_that_others_can_read_is_refused(files, tmp_path):
         {"certificate": "a", "key": "b", "authority": "c", "more": "d"},
     ],
 )
-def test_what_names_no_three_files_is_refused(wrong):
+def test_tls_without_three_files_is_refused(wrong):
     with pytest.raises(Refused, match="must name three PEM files"):
         kvstore.cluster(transport="tcp", tls=wrong)
 

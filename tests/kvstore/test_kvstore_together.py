@@ -1,4 +1,4 @@
-"""What all workers do together, and worker 0 for all; and what is left of a cluster when its interpreter ends."""
+"""Collective calls, calls of worker 0 for all, and the leftovers of a cluster whose interpreter ends."""
 
 import subprocess
 import sys

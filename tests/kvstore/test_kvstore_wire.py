@@ -1,4 +1,4 @@
-"""Frames: what is sent arrives, what is wrong is refused before anything is made for it; 10 000 frames of nonsense."""
+"""Frames: sent ones arrive, wrong ones are refused before any allocation; 10 000 frames of nonsense."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def test_what_is_sent_arrives(dtype, elements, keys, whole):
     assert payload == bytes(raw(value))
 
 
-def test_what_is_said_arrives():
+def test_sent_frames_arrive():
     said = {"name": "trọng số 权重", "numbers": {"lr": 0.1}}
     frame, _ = received(sent(Op.OPTIMIZER, 1, metadata=said))
     assert frame.metadata == said and frame.payload == 0
@@ -184,7 +184,7 @@ def test_another_secret_is_sent_away(server, worker):
     assert isinstance(found, Broken) and isinstance(error, Refused) and "secret" in str(error)
 
 
-def test_who_is_refused_hears_why():
+def test_a_refused_peer_gets_the_reason():
     found, error, _, _ = meet(b"", b"", admit=full)
     assert isinstance(found, Refused) and str(error) == "there is a worker 0 already"
 

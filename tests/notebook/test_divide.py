@@ -22,6 +22,7 @@ def test_it_shows_the_memory_the_seconds_and_the_interval_of_the_formulas():
         d = 64 // (t * p)
         layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
         parts = step(model, layout, GPUS["a100"])
+        assert f"replicas: d = 64 / (t · p) = {d}<" in lab._stage.value
         assert f"{t} · {p} · {d}" in said(lab) and show_seconds(sum(parts.values())) in said(lab)
         assert show_size(sum(kept(model, layout).values())) in said(lab)
         assert show_seconds(parts["bubble"]) in lab._stage.value
@@ -49,3 +50,12 @@ def test_its_page_has_every_position_and_stays_small(language):
     assert len(page.encode()) <= 150_000
     assert len(re.search(r'"application/json">\[(.*?)\]<', page)[1].split(",")) == 5 * 5 * 3
     assert page.count('type="range"') == 3 and said(lab) in page
+
+
+def test_gpus_that_are_no_multiple_of_a_replica_are_refused():
+    lab = divide("gpt-39.1b", 96, (16,))
+    assert "d = 96 / (t · p) = 3<" in lab._stage.value
+    lab.controls["t"].value = 16
+    lab.controls["p"].value = 4
+    assert "t · p = 64 does not divide gpus = 96" in said(lab)
+    assert "<svg" not in lab._stage.value and "d = " not in lab._stage.value

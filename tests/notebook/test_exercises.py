@@ -16,7 +16,7 @@ from helpers.exercises import EXERCISES, stub
 import d2lps
 from d2lps import Plan, Send, aggregate_at, check_exercise, sharded, solution
 from d2lps.messages import LANGUAGES, sentences
-from d2lps.notebook.grading import course
+from d2lps.notebook.grading import course, edited
 from d2lps.notebook.grading.calls import Overtime, within
 from d2lps.notebook.grading.course import ExerciseError, all_texts, texts_of
 
@@ -384,3 +384,11 @@ def test_printing_a_verdict_needs_no_widget():
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("✓ Right."), done.stderr
+
+
+def test_an_edit_changes_one_place_of_an_answer_and_has_to_fit_there():
+    wrong = edited(stub, ('strip("\\n")', "upper()"))
+    assert wrong("own-gpu") == texts_of("own-gpu").table["stub"].upper() != stub("own-gpu")
+    for absent_or_twice in ("no such words", "s"):
+        with pytest.raises(ValueError):
+            edited(stub, (absent_or_twice, ""))

@@ -56,7 +56,7 @@ def test_a_sum_that_is_nowhere_is_not_a_sum_not_sent_back():
     assert verdict.mistake == "not-collected" and "gpu3 missing" in verdict.sentence and verdict.trace
 
 
-def test_nobody_is_told_a_bound_that_was_beaten():
+def test_no_beaten_bound_is_shown():
     for id, answers in (("split", "overlapped"), ("overlap", "other-chunks")):
         verdict = check_exercise(id, wrong_answers(id)[answers][0])
         assert verdict.trace.duration < float(EXERCISES[id].cases[0].bound) and "bound" not in verdict.sentence

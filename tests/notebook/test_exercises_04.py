@@ -345,7 +345,7 @@ def test_the_sequences_have_every_difficulty():
         assert repeated > 10 and late > 10 and (early > 3 or case.n == 1)  # alone, nobody is ahead
 
 
-def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
+def test_an_answer_that_swallows_a_refusal_is_refused_again():
     def swallows(rows, cuts, ask):
         for server in range(9):
             try:

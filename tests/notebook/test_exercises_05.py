@@ -198,7 +198,7 @@ def test_equally_fast_buckets_are_equally_right():
 
 
 def test_the_first_case_needs_a_thought():
-    """What comes to mind first is slower there by at least 9 %."""
+    """The obvious answer is slower there by at least 9 %."""
     case = EXERCISES["buckets"].cases[0]
     solutions, soonest = texts_of("buckets").solutions(), judge_buckets.best(case)[0]
     given = list(case.sizes), list(case.ready), case.alpha, case.bandwidth
@@ -228,7 +228,7 @@ def test_no_number_of_buckets_is_enough(most):
     assert not verdict.passed and "len(sizes) = 40 (" in verdict.sentence and "is possible" in verdict.sentence, verdict
 
 
-def test_time_hidden_is_told():
+def test_hidden_time_is_reported():
     told = judge_buckets.judge(EXERCISES["buckets"].cases[0], SOLVED["buckets"])
     # 13 ms of sending end 4.5 ms after the backward pass.
     assert (told["busy"], told["exposed"], told["hidden"]) == ("13\u00a0ms", "4.5\u00a0ms", "65%")
@@ -279,7 +279,7 @@ def test_the_larger_the_bound_the_fewer_wait():
     assert counts[0] > int(told["reads"]) / 2 and counts[3] < int(told["reads"]) / 10
 
 
-def test_the_read_that_waits_is_told_with_the_clocks():
+def test_a_waiting_read_is_named_with_the_clocks():
     told = check_exercise("staleness", lambda n, s: (lambda *_: None, lambda *_: True, lambda _: None)).sentence
     assert "0:8 1:1 2:1" in told and told.endswith("read(0, 7, 8)")
 
@@ -357,7 +357,7 @@ def test_the_steps_of_two_workers_lead_elsewhere():
 # ---- whatever else may be given
 
 
-def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
+def test_an_answer_that_swallows_a_refusal_is_refused_again():
     def swallows(weights, push, pull, step, h, share):
         for each in (lambda: push("weights"), lambda: push(weights), pull, pull):
             try:

@@ -1,7 +1,6 @@
-"""The exercises of chapter 07: right answers unlike the solutions, faulty ones, and what the judges know."""
+"""The exercises of chapter 07: right answers unlike the solutions, and what the judges know."""
 
 import math
-import random
 from fractions import Fraction
 
 import pytest
@@ -74,35 +73,3 @@ def test_the_total_is_rent_and_time_of_a_longer_job(case):
     n = case.most
     longer = 1 + math.sqrt(2 * case.save / (case.life / n))
     assert case.total(n) == pytest.approx((n * case.price + case.worth) * case.hours(n) * longer)
-
-
-# ---- whatever else may be given
-
-
-def faulty_batch(seed):
-    def answer(measured, steps):
-        right, draw = SOLVED["critical-batch"](measured, steps), random.Random(seed)
-        fault = draw.choice(("half", "double", "plus", "limit", "negative"))
-        if fault == "limit":
-            return 10**6 if right == math.inf else right
-        if right == math.inf:
-            return right
-        return {"half": right // 2, "double": 2 * right, "plus": right + draw.randrange(1, 50), "negative": -right}[
-            fault
-        ]
-
-    return answer
-
-
-def faulty_count(seed):
-    def answer(hours, price, worth, life, save, most):
-        right, draw = SOLVED["break-even"](hours, price, worth, life, save, most), random.Random(seed)
-        return right + draw.choice((-most, -1, 1, most))
-
-    return answer
-
-
-FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
-    "critical-batch": (faulty_batch, 40, 3),
-    "break-even": (faulty_count, 30, 2),
-}

@@ -1,12 +1,11 @@
-"""The exercises of chapter 08: right answers unlike the solutions, faulty ones, and what the judges know."""
+"""The exercises of chapter 08: right answers unlike the solutions, and what the judges know."""
 
-import random
 from itertools import combinations
 
 import pytest
 from helpers.exercises import EXERCISES, module
 
-from d2lps import Send, aggregate_at, check_exercise, ring, tree
+from d2lps import Send, check_exercise, ring
 from d2lps.notebook.grading.course import texts_of
 from d2lps.schedule import Collective, Schedule, Task, hybrid
 
@@ -92,79 +91,8 @@ def by_hand(devices):
     return acts
 
 
-def by_other_plans(devices):
-    acts = [act for act in from_the_library(devices).acts if not isinstance(act, Collective)]
-    first, second = devices[::2], devices[1::2]
-    if len(first) > 1:
-        acts += [Collective(tree(first), "g:op1"), Collective(aggregate_at(second, second[0]), "g:op2")]
-    return tuple(acts)
-
-
-RIGHT = {
-    "tensor-mlp": [by_autograd, bias_in_parts],
-    "place": [every_way],
-    "hybrid": [from_the_library, by_hand, by_other_plans],
-}
+RIGHT = {"tensor-mlp": [by_autograd, bias_in_parts], "place": [every_way], "hybrid": [from_the_library, by_hand]}
 MEASURED = {"tensor-mlp": ["50%", "252 B"], "place": ["gpu1", "MB"], "hybrid": ["4.2 MB", "3.2 MB"]}
-
-
-# ---- one fault in the solution
-
-
-def faulty_mlp(seed):
-    draw = random.Random(seed)
-    at, by = draw.randrange(5), draw.choice((0.9, -1, 0, 0.5))
-
-    def answer(x, A, B, b, rank, ranks, all_reduce):
-        y, backward = SOLVED["tensor-mlp"](x, A, B, b, rank, ranks, all_reduce)
-
-        def faulty(dy):
-            return [value * by if i + 1 == at else value for i, value in enumerate(backward(dy))]
-
-        return (y, faulty) if at else (y * by, backward)
-
-    return answer
-
-
-def faulty_place(seed):
-    draw = random.Random(seed)
-
-    def answer(operators, devices, memory):
-        where = SOLVED["place"](operators, devices, memory)
-        if where is None:
-            return None
-        name = draw.choice(list(where))
-        fault = draw.choice(("more", "twice", "lost", "name"))
-        if fault == "more":
-            where[name] = [*where[name], *(device for device in devices if device not in where[name])][:5] + ["?"]
-        elif fault == "twice":
-            where[name] = where[name] * 2
-        elif fault == "lost":
-            del where[name]
-        else:
-            where[name + "?"] = where.pop(name)
-        return where
-
-    return answer
-
-
-def faulty_hybrid(seed):
-    draw = random.Random(seed)
-
-    def answer(devices):
-        acts = list(SOLVED["hybrid"](devices))
-        at, fault = draw.randrange(len(acts)), draw.choice(("lost", "twice", "early"))
-        act = acts.pop(at)
-        if fault == "twice":
-            acts[at:at] = [act, act]
-        elif fault == "early" and at:
-            acts.insert(0, act)
-        return acts
-
-    return answer
-
-
-FAULTY = {"tensor-mlp": (faulty_mlp, 30, 2), "place": (faulty_place, 30, 2), "hybrid": (faulty_hybrid, 40, 3)}
 
 
 # ---- what the judges know
@@ -212,5 +140,5 @@ def test_the_names_of_an_exercise_are_those_of_the_lesson():
         ("hybrid", lambda devices: SOLVED["hybrid"](devices)[:-2] + [Collective(ring(devices), "g:op1")], "g:op1"),
     ],
 )
-def test_a_sentence_names_what_is_wrong(id, answer, part):
+def test_a_sentence_names_the_fault(id, answer, part):
     assert part in check_exercise(id, answer).sentence

@@ -1,4 +1,4 @@
-"""The exercises of chapter 10: right answers unlike the solutions, faulty ones, and what the judges know."""
+"""The exercises of chapter 10: right answers unlike the solutions, and what the judges know."""
 
 import random
 from fractions import Fraction
@@ -140,81 +140,6 @@ def test_rings_on_their_rails_have_all_cards_and_no_spine(case):
     flat = [gpu for host in case.hosts for gpu in host]
     assert len(judge_rails.crossings(case, flat)) == hosts
     assert seconds(lambda hosts, k: flat, 4 * gpus) > seconds(lambda hosts, k: flat, 1)
-
-
-# ---- whatever else may be given
-
-
-def faulty_rate(seed):
-    def answer(collective, n, nbytes, seconds):
-        draw = random.Random(seed)
-        wrong, factor = draw.choice(judge_busbw.CASES).collective, draw.choice((0.5, 2, n, 1 / n, -1))
-        return SOLVED["busbw"](collective, n, nbytes, seconds) * (factor if collective == wrong else 1)
-
-    return answer
-
-
-def faulty_order(seed):
-    def answer(rack_of):
-        draw, order = random.Random(seed), SOLVED["order-the-hosts"](rack_of)
-        at, fault = draw.randrange(len(order)), draw.choice(("lost", "twice", "mixed", "rack"))
-        if fault == "lost":
-            del order[at]
-        elif fault == "twice":
-            order.append(order[at])
-        elif fault == "mixed":
-            order = order[::2] + order[1::2][::-1] if len(set(rack_of.values())) > 1 else order
-        else:
-            order[at] = rack_of[order[at]]
-        return order
-
-    return answer
-
-
-def faulty_gather(seed):
-    def answer(rank, n, mine, swap):
-        draw = random.Random(seed)
-        fault, wrong = draw.choice(("lost", "turned", "again", "partner", "early")), draw.randrange(4)
-
-        def other(to, blocks, source):
-            if fault == "partner" and rank == wrong:
-                to = (to + 1) % n
-            return swap(to, blocks[1:] if fault == "lost" and rank == wrong else blocks, source)
-
-        result = SOLVED["bruck"](rank, n, mine, other if n == 4 else swap)
-        if n == 4 and fault == "turned":
-            return result[1:] + result[:1]
-        if n == 4 and fault == "again":
-            swap(rank, [], rank)
-        return result[:-1] if n == 4 and fault == "early" else result
-
-    return answer
-
-
-def faulty_rails(seed):
-    def answer(hosts, k):
-        draw, order = random.Random(seed), SOLVED["rail-ring"](hosts, k)
-        at, fault, g = draw.randrange(len(order)), draw.choice(("lost", "twice", "turned", "card")), len(hosts[0])
-        if fault == "lost":
-            del order[at]
-        elif fault == "twice":
-            order.append(order[at])
-        elif fault == "turned" and len(hosts) > 1:
-            h = at // g
-            order[h * g : (h + 1) * g] = order[h * g : (h + 1) * g][::-1]
-        elif fault == "card" and g > 1:
-            order = SOLVED["rail-ring"](hosts, 0)
-        return order
-
-    return answer
-
-
-FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
-    "busbw": (faulty_rate, 30, 2),
-    "order-the-hosts": (faulty_order, 30, 3),
-    "bruck": (faulty_gather, 40, 3),
-    "rail-ring": (faulty_rails, 30, 3),
-}
 
 
 def test_the_cases_cover_every_collective_and_sizes_of_all_kinds():

@@ -77,7 +77,7 @@ class Notebook:
         return "\n".join(text.rstrip("\n") for text in texts)
 
     def interrupted(self, folder: Path, cell: str) -> tuple[str, float]:
-        """What a cell says that is interrupted once all ranks wait in it, and how many seconds later it is over."""
+        """Return the output of a cell that is interrupted once all ranks wait in it, and the seconds until its end."""
         ranks, sent = [psutil.Process(int(pid)) for pid in re.findall(r" (\d+)", self.says("ranks"))], []
 
         def interrupt() -> None:

@@ -57,6 +57,27 @@ def test_a_page_leads_somewhere(path):
     assert lost == []
 
 
+ROOMS_OF_THE_CORE = "messages plan topology algorithms schedule simulate view scaling trace.py units.py".split()
+
+
+def test_the_readme_states_the_size_of_the_package():
+    home = ROOT / "d2lps"
+
+    def lines(*rooms: str) -> int:
+        files = [
+            file for room in rooms for file in ((home / room).rglob("*.py") if ".py" not in room else [home / room])
+        ]
+        return sum(len(file.read_text("utf-8").splitlines()) for file in files)
+
+    (size,) = re.findall(r"With docstrings it has about .*", (ROOT / "README.md").read_text("utf-8"))
+    stated = [int(number.replace(",", "")) for number in re.findall(r"\d+,\d+", size)]
+    assert stated == pytest.approx([lines("."), lines(*ROOMS_OF_THE_CORE), lines("kvstore")], rel=0.05)
+
+
+def test_the_page_for_teachers_is_short():
+    assert len((ROOT / "docs/teaching.md").read_text("utf-8").split()) <= 900
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_each_module_has_a_docstring(name):
     assert (import_module(name).__doc__ or "").strip()

@@ -1,19 +1,16 @@
-"""Public docstrings describe parameters, results and errors in NumPy's sections, and match the signatures."""
+"""Public docstrings describe parameters, results and errors in Google's sections, and match the signatures."""
 
 import inspect
-import re
 from enum import EnumMeta
 from importlib import import_module
 
 import pytest
 
 import d2lps
+from course.site import docstrings
 
 # Rooms whose __init__ hands names on: these are public, too.
 HANDED_ON = ("plan", "topology", "algorithms", "simulate", "scaling", "kvstore", "train", "measure")
-SECTION = re.compile(
-    r"^(Parameters|Attributes|Returns|Yields|Raises|Examples|References|Notes|See Also|Warns)\n(-+)$", re.M
-)
 # Names that need several processes, a browser or a notebook show their use without a prompt.
 NO_PROMPT = {"Processes", "RankLost", "SharedMemory", "calibrate", "compare", "ranks", "watch", "this_host"}
 
@@ -41,19 +38,6 @@ def public() -> dict[str, object]:
 PUBLIC = public()
 
 
-def sections(of: object) -> dict[str, str]:
-    """Return the sections of a docstring by title; each must be underlined as long as its title."""
-    parts = SECTION.split(inspect.getdoc(of) or "")
-    assert all(len(title) == len(line) for title, line in zip(parts[1::3], parts[2::3], strict=True)), parts[1::3]
-    return dict(zip(parts[1::3], parts[3::3], strict=True))
-
-
-def described(section: str) -> set[str]:
-    """Return the names at the left margin of a section: ``a, b : int``."""
-    lines = [line.partition(" :")[0] for line in section.splitlines() if line and not line[0].isspace()]
-    return {name.strip().lstrip("*") for line in lines for name in line.split(",")}
-
-
 def parameters(of: object) -> list[str]:
     if isinstance(of, property):
         return []
@@ -78,18 +62,16 @@ def test_it_begins_with_one_sentence(name):
 
 @pytest.mark.parametrize("name", sorted(name for name, each in PUBLIC.items() if parameters(each)))
 def test_each_parameter_is_described(name):
-    found = sections(PUBLIC[name])
-    documented = described(found.get("Parameters", "")) | described(found.get("Attributes", ""))
-    assert set(parameters(PUBLIC[name])) <= documented, (
-        f"not described: {sorted(set(parameters(PUBLIC[name])) - documented)}"
-    )
+    missing = set(parameters(PUBLIC[name])) - docstrings.names(inspect.getdoc(PUBLIC[name]) or "")
+    assert not missing, f"not described: {sorted(missing)}"
 
 
 @pytest.mark.parametrize("name", sorted(n for n, of in PUBLIC.items() if inspect.isfunction(of) and parameters(of)))
 def test_what_is_returned_is_described(name):
     gives = inspect.signature(PUBLIC[name]).return_annotation
     if gives not in (None, "None", inspect.Signature.empty):
-        assert {"Returns", "Yields"} & set(sections(PUBLIC[name])), f"it returns {gives}"
+        kinds = {section.kind.value for section in docstrings.sections(inspect.getdoc(PUBLIC[name]))}
+        assert {"returns", "yields"} & kinds, f"it returns {gives}"
 
 
 @pytest.mark.parametrize("name", sorted(set(d2lps.__all__) & set(PUBLIC) - NO_PROMPT))

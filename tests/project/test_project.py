@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PINS = [line for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines() if not line.startswith("#")]
 AT_THE_TOP = {
     *("chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
-    *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+    *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github"),
     *(".editorconfig", ".gitattributes", ".gitignore", ".pre-commit-config.yaml"),
 }

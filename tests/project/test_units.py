@@ -1,6 +1,7 @@
 """Quantities with their units: reading, refusals with their sentences, and printing."""
 
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -177,6 +178,18 @@ SHOWN = [
 @pytest.mark.parametrize("show, value, expected", SHOWN)
 def test_what_is_printed(show, value, expected):
     assert show(value) == expected
+
+
+@given(st.floats(1e-30, 1e30))
+def test_no_number_is_printed_as_programs_do(value):
+    for show, unit in ((show_number, ""), (show_size, r" [kMGT]?B"), (show_seconds, " [mµn]?s")):
+        number = r"[\d\u00a0]+(?:\.\d+)?(?:·10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?|10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+"
+        assert re.fullmatch(f"(?:{number}){unit}", show(value)), show(value)
+
+
+def test_the_number_of_an_ambiguous_quantity_is_repeated_as_it_was_written():
+    with pytest.raises(UnitError, match="this is 2000000 Mbit/s = 250 GB/s; write '2000000 MB/s' if you mean bytes"):
+        bandwidth("2000000 Mb/s")
 
 
 @given(st.floats(1e-9, 1e6))

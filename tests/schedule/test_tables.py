@@ -314,4 +314,19 @@ def test_the_printed_table_is_aligned_in_every_language_alone_and_together(langu
     assert unmarked(str(schedule), language) == alone
     head, first, second = alone.splitlines()
     wide = language == "zh"  # two letters of two columns
-    assert head.index("0") + 2 * wide == first.index("F0.0") and head.index("1") + 2 * wide == second.index("F1.0")
+    assert head.index("0") + 2 * wide == first.index("F0") and head.index("1") + 2 * wide == second.index("F0")
+
+
+def test_a_printed_pipeline_is_narrower_than_the_output_of_a_cell():
+    """JupyterLab has room for 107 letters at 1280 px, and breaks longer lines in the middle of a word."""
+    tables = {"1F1B": one_f_one_b(4, 8), "ZB-H1": zero_bubble(4, 8), "interleaved": interleaved(2, 4, 2)}
+    for name, table in tables.items():
+        schedule = pipeline(table)
+        lines = str(schedule).splitlines()
+        assert max(map(len, lines)) <= 107, name
+        cells = [line.split()[1:] for line in lines[1:]]
+        tasks = [[task for task in schedule.tasks if task.node == node] for node in schedule.nodes]
+        several = name == "interleaved"
+        assert cells == [
+            [f"{t.name}{t.of}.{t.batch}" if several else f"{t.name}{t.batch}" for t in row] for row in tasks
+        ]

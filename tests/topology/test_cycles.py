@@ -72,7 +72,7 @@ def test_a_ring_of_a_thousand_is_found():
         (one_memory([f"gpu{i}" for i in range(4)], "1 GB/s"), 1),
     ],
 )
-def test_where_all_meet_at_a_switch_the_ring_is_the_order_of_the_topology(topology, count):
+def test_at_a_switch_the_ring_has_the_order_of_the_topology(topology, count):
     gpus = tuple(node for node, kind in topology.kinds.items() if kind == "gpu")
     assert rings(topology) == (Ring(gpus, count),)
 
@@ -119,7 +119,7 @@ NONE = [
 
 
 @pytest.mark.parametrize("topology, why", NONE)
-def test_where_there_is_no_ring_it_says_why(topology, why):
+def test_a_missing_ring_is_explained(topology, why):
     with pytest.raises(TopologyError) as error:
         rings(topology)
     nodes = " ".join(topology.kinds)

@@ -16,6 +16,7 @@ from d2lps import (
     in_switch,
     leaf_spine,
     nvswitch,
+    rail_rings,
     rail_wise,
     rails,
     ring,
@@ -84,6 +85,50 @@ def test_rail_wise_adds_up_for_uneven_numbers_and_refuses_unequal_hosts():
             assert len(plan.steps) == 2 * (hosts - 1) + 2 * (gpus > 1)
     with pytest.raises(PlanError, match="they have 2 1"):
         rail_wise([["a", "b"], ["c"]])
+
+
+@pytest.mark.parametrize("n, g", [(2, 2), (2, 1), (3, 2), (3, 3), (4, 8), (5, 4), (16, 8)])
+@pytest.mark.parametrize("inside", ["450 GB/s", "100 GB/s"])
+def test_rail_rings_add_up_and_take_the_time_of_their_formula(n, g, inside):
+    hosts = [[f"host{h}/gpu{i}" for i in range(g)] for h in range(n)]
+    plan, b, c = rail_rings(hosts), 50e9, 1e9 * float(inside.split()[0])
+    check(plan)
+    links = 4 if n % 2 and g == 2 else 2  # an odd number of hosts needs three rails, else a hop passes the spine
+    took = 2 * (n * g - 1) * (7e-6 * links + 1e9 / (n * g * g) * max(1 / b, (g - 1) / c))
+    trace = cost.shared(plan, rails(n, g, "50 GB/s", inside, latency="7 us", inside_latency="7 us"), "1 GB")
+    assert trace.duration == pytest.approx(took, rel=1e-9)
+    assert len({send.dst for send in plan.steps[0]}) == n * g
+
+
+@pytest.mark.parametrize("n, g", [(2, 2), (3, 3), (4, 8), (7, 3)])
+def test_each_card_sends_for_one_ring_and_no_message_changes_the_rail(n, g):
+    plan = rail_rings([[f"host{h}/gpu{i}" for i in range(g)] for h in range(n)])
+    ends = [(*send.src.split("/"), *send.dst.split("/"), send.key[:2]) for send in plan.steps[0]]
+    crossing = [(src, rail, dst, key) for src, rail, dst, other, key in ends if src != dst and rail == other]
+    assert len(crossing) == sum(src != dst for src, _, dst, *_ in ends) == n * g
+    for host in (0, 2):
+        assert len({(send[host], send[1]) for send in crossing}) == len({(send[host], send[3]) for send in crossing})
+        assert len({(send[host], send[1]) for send in crossing}) == n * g
+
+
+def test_rail_rings_of_one_host_and_of_unequal_hosts():
+    check(rail_rings([["a", "b", "c"]]))
+    assert rail_rings([["a"]]).steps == ()
+    with pytest.raises(PlanError, match="they have 2 1"):
+        rail_rings([["a", "b"], ["c"]])
+
+
+@pytest.mark.parametrize("n, make", [(4, tuple), (16, list)])  # from 65 nodes on, steps are made on demand
+def test_a_trace_names_the_network_cards_that_rest(n, make):
+    hosts = [[f"host{h}/gpu{g}" for g in range(8)] for h in range(n)]
+    place, flat = rails(n), ring(make(gpu for host in hosts for gpu in host))
+    trace = cost.shared(flat, place, "1 GB")
+    assert trace.resting() == [f"host{h}/nic{g}" for h in range(n) for g in range(7)]
+    assert repr(trace).endswith(f", {7 * n} of {8 * n} network cards send nothing>")
+    for busy in (rail_wise(hosts), rail_rings(hosts)):
+        trace = cost.shared(busy, place, "1 GB")
+        assert trace.resting() == [] and "cards" not in repr(trace)
+    assert "cards" not in repr(cost.shared(ring(hosts[0]), place, "1 GB"))  # inside a host all of them may rest
 
 
 def test_one_sum_per_host_beats_a_ring_of_all():

@@ -59,7 +59,7 @@ def test_one_memory_may_take_time_to_add_for_each_message_and_on_the_way():
     assert [round(1e3 * (end - start)) for start, end in times] == [added, copied]
 
 
-def test_one_memory_costs_nothing_but_moving_unless_it_is_said():
+def test_one_memory_only_costs_movement_by_default():
     host = one_memory(["a", "b"], "10 GB/s")
     assert host.adding == host.overhead == {} and {link.latency for link in host.links} == {0.0}
     assert host == one_memory(["a", "b"], "10 GB/s", None, 0.0, 0.0)

@@ -140,6 +140,33 @@ def test_each_gpu_may_have_a_pcie_rate_of_its_own_and_a_switch_goes_up_as_fast_a
     assert up == {"gpu0": 8e9, "gpu1": 32e9, "gpu2": 4e9, "gpu3": 16e9, "switch0": 32e9, "switch1": 16e9}
 
 
+# ---------------------------------------------------------------- NVLinks
+
+PAIR_OF = "GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
+STATUS = "GPU {}: {} (UUID: GPU-5e1f)\n\t Link 0: {} GB/s\n\t Link 1: {} GB/s\n\t Link 2: <inactive>\n"
+
+
+@pytest.mark.parametrize(
+    "after, rate",
+    [
+        ("", 25e9),
+        (STATUS.format(0, "Tesla V100-SXM2-16GB", "25.781", "25.781"), 25e9),
+        (STATUS.format(0, "NVIDIA H100 80GB HBM3", "26.562", "26.562"), 25e9),
+        (STATUS.format(0, "NVIDIA B300 SXM6 AC", "53.125", "53.125"), 50e9),
+        (STATUS.format(0, "NVIDIA RTX A6000", "14.062", "14.062"), 14.062e9),
+        (STATUS.format(0, "NVIDIA H100 80GB HBM3", "0", "26.562"), 25e9),  # a link that is down
+        ("GPU 0: NVIDIA B200 (UUID: GPU-5e1f)\nGPU 1: NVIDIA B200 (UUID: GPU-5e20)", 50e9),
+        ("GPU 0: NVIDIA GB200", 50e9),
+        ("GPU 0: NVIDIA H200", 25e9),
+        ("GPU 0: Tesla P100-SXM2-16GB", 20e9),
+        ("GPU 0: NVIDIA RTX A6000", 14.0625e9),
+    ],
+)
+def test_nvlinks_are_as_fast_as_the_driver_or_the_name_of_the_gpu_says(after, rate):
+    assert Topology.from_nvidia_smi(PAIR_OF + after).route("gpu0", "gpu1")[0].bandwidth == rate
+    assert Topology.from_nvidia_smi(PAIR_OF + after, nvlink="30 GB/s").route("gpu0", "gpu1")[0].bandwidth == 30e9
+
+
 # ---------------------------------------------------------------- network cards
 
 TEN = {f"gpu{i}": f"mlx5_{card}" for i, card in enumerate([0, 3, 1, 2, 6, 9, 7, 8])}
@@ -221,7 +248,7 @@ def test_without_affinities_sys_alone_tells_the_cpus():
     assert list(cpus) == ["cpu0", "cpu1"]
 
 
-# ---------------------------------------------------------------- what is no such table
+# ---------------------------------------------------------------- invalid tables
 
 GIVE = "give the complete output of `nvidia-smi topo -m`"
 CODES = "not X (itself), NV1 …, PIX, PSB, PXB, PHB, NODE, SYS or SOC"

@@ -83,7 +83,7 @@ def test_the_memory_is_measured_unless_its_bandwidth_is_given(no_gpu, monkeypatc
         (["a"], 5, UnitError),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_measured(no_gpu, monkeypatch, nodes, bandwidth, error):
+def test_invalid_input_is_refused_before_a_measurement(no_gpu, monkeypatch, nodes, bandwidth, error):
     monkeypatch.setattr(module, "copy_rate", lambda: pytest.fail("nothing to measure"))
     with pytest.raises(error):
         this_host(nodes, bandwidth)
@@ -148,6 +148,12 @@ def test_it_is_named_after_the_gpus(four, smi):
     assert this_host().name == "4 × NVIDIA X1, 2"
     smi((TEXTS / "workstation.txt").read_text("utf-8"), [gpu(i, f"NVIDIA X{i}") for i in range(4)])
     assert this_host().name == "host"
+
+
+def test_nvlinks_are_as_fast_as_the_model_has_them(smi):
+    for model, rate in (("NVIDIA B200", 50e9), ("NVIDIA H100 80GB HBM3", 25e9)):
+        smi((TEXTS / "hgx_h100_ten.txt").read_text("utf-8"), [gpu(i, model) for i in range(8)])
+        assert {link.bandwidth for link in this_host().links} == {rate}
 
 
 def test_gpus_are_used_where_all_the_given_nodes_are_among_them(four):

@@ -125,7 +125,7 @@ def test_a_way_may_begin_and_end_at_what_forwards():
 # ---------------------------------------------------------------- resources
 
 
-def test_what_a_message_occupies():
+def test_a_message_occupies_its_links_and_limited_nodes():
     server = pcie_server(gpus=2)
     assert server.resources("gpu0", "gpu1") == server.route("gpu0", "gpu1")
     assert [server.capacity(r) for r in server.resources("gpu0", "gpu1")] == [16e9, 16e9]

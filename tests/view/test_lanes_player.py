@@ -1,5 +1,6 @@
 """The player with traces of schedules: the play-head over the lanes, and the memory bars."""
 
+import itertools
 import re
 import time
 from html import unescape
@@ -146,28 +147,49 @@ def test_letters_have_room_or_are_not_there(opened):
     page.wait_for_function("[...document.querySelectorAll('.d2-track .d2-cell')].some(e => e.textContent)")
 
 
-@pytest.mark.parametrize("width", [1280, 700, 390])
-def test_openings_stand_below_each_other_and_are_legible(opened, width):
-    """No axis of time is narrower than 300 px unless the window is a phone, and no letter is smaller than 9 px."""
+LANES = """() => [...document.querySelectorAll(".d2-all")].map((all) => {
+const parts = [all, ...all.querySelectorAll(".d2-track, .d2-track > .d2-head")];
+const [a, b, head] = parts.map((e) => e.getBoundingClientRect());
+return {left: a.left, right: a.right, begin: b.left, end: b.right, head: head.left,
+  cut: getComputedStyle(all).maskImage !== "none",
+  kinds: [...new Set([...all.querySelectorAll(".d2-cell")].map((e) => e.textContent[0]))].filter((x) => x)}})"""
+SMALL = """() => [...document.querySelectorAll(".d2-player *")]
+.filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+.filter((e) => e.checkVisibility({visibilityProperty: true}))
+.map((e) => [e.textContent, parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM?.().a ?? 1)])
+.filter(([, size]) => size < 9)"""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_openings_stand_below_each_other_and_are_legible(opened, language):
+    """No lane is narrower than 300 px unless the window is a phone, and no letter is smaller than 9 px."""
+    speak(language)
     for chapter in ("07", "09", "12", "13"):
-        page = opened(opening(chapter), width=width)
-        tracks = page.locator(".d2-all").evaluate_all(
-            "all => all.map(e => e.getBoundingClientRect()).map(r => [r.left, r.width])"
-        )
-        assert len({left for left, _ in tracks}) == 1, chapter
-        assert min(wide for _, wide in tracks) >= (300 if width >= 700 else 150), chapter
-        for part in (0.5, 1.0):
-            page.locator(".d2-controls input").evaluate(MOVE, part)
-            page.wait_for_timeout(50)
-            small = page.evaluate(
-                """() => [...document.querySelectorAll(".d2-player *")].filter((e) => e.checkVisibility() &&
-                [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())).map((e) => [e.textContent,
-                parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM?.().a ?? 1)]).filter((x) => x[1] < 9)"""
-            )
-            assert small == [], chapter
-        if width >= 700:
-            labels = set(page.locator(".d2-track .d2-cell").all_text_contents())
-            assert {label[0] for label in labels if label} >= {"F", "B"} and labels != {""}, chapter
+        page = opened(player := opening(chapter))
+        kinds = [{task.name for task in scene.trace.plan.tasks} - {"U"} for scene in player._scenes]
+        for width, scheme in itertools.product((1280, 700, 390), ("light", "dark")):
+            where = chapter, width, scheme
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            for part in (0.0, 0.5, 1.0):
+                page.locator(".d2-controls input").evaluate(MOVE, part)
+                page.wait_for_timeout(50)
+                shown, small = page.evaluate(LANES), page.evaluate(SMALL)
+                assert small == [], where
+                assert len({lane["left"] for lane in shown}) == 1, where
+                wide = [lane["end"] - lane["begin"] for lane in shown]
+                assert min(wide) >= (299.5 if width >= 700 else 200), where
+                # They have one scale: a run that is twice as long is twice as wide.
+                assert [x / max(wide) for x in wide] == pytest.approx(
+                    [run["duration"] / max(r["duration"] for r in player.data["runs"]) for run in player.data["runs"]],
+                    abs=0.01,
+                ), where
+                # Lanes that are longer than their window follow the play-head, and an edge that is not the end is pale.
+                for lane in shown:
+                    assert lane["left"] - 1 <= lane["head"] <= lane["right"] + 1, where
+                    assert lane["cut"] == (lane["end"] - lane["begin"] > lane["right"] - lane["left"] + 1), where
+                if width >= 700:
+                    assert [set(lane["kinds"]) for lane in shown] == kinds, where
 
 
 def test_a_race_has_one_clock_and_one_scale_of_memory(opened):

@@ -791,6 +791,16 @@ def test_a_zoom_shows_one_level_at_a_time_on_its_own_clock(opened):
     assert head(page, 2) == 0 and page.locator(".d2-finish").count() == 0
 
 
+def test_a_player_is_described_as_its_stills_are(chromium, tmp_path):
+    page = chromium.new_page()
+    path = race().save(tmp_path / "run.html")
+    said = re.findall(r"<desc>(.*?)</desc>", path.read_text("utf-8"))
+    page.goto(path.as_uri())
+    described = page.locator(".d2-player").get_attribute("aria-description")
+    assert len(set(said)) == 3 and described.startswith(" ".join(said)) and described.endswith("change the speed")
+    page.close()
+
+
 def test_without_scripts_the_still_is_shown(chromium, tmp_path):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -1,7 +1,7 @@
 // "Try it": a cell of the page becomes a field with its code, which Python runs in the reader's own browser.
 (() => {
 const own = document.currentScript, given = JSON.parse(document.querySelector("#d2lps-try > script").textContent);
-const { words } = given, WAIT = 180_000; // milliseconds until Python must have begun
+const { words } = given, WAIT = 180_000, SIGN = 2; // milliseconds until Python must have begun; seconds until a sign moves
 const parts = ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json", "course.zip"];
 const embedded = (name) => document.querySelector(`script[data-part="${name}"]`);
 const element = (name, properties = {}, ...children) => {
@@ -78,7 +78,7 @@ function open(cell, button) {
   const id = cell.id.replace(/^cell-/, ""), pre = cell.querySelector("pre.code");
   const book = [...cell.children].filter((child) => child.matches(".shown, .printed"));
   const field = element("textarea", { spellcheck: false, autocapitalize: "off", ariaLabel: words.edit, title: words.edit });
-  const state = element("span"), results = element("div", { className: "tried" });
+  const state = element("span"), clock = element("i", { ariaHidden: "true" }), results = element("div", { className: "tried" });
   state.setAttribute("role", "status");
   const action = (label, does) => element("button", { type: "button", textContent: label, onclick: does });
   const start = action(words.run, () => run());
@@ -86,7 +86,7 @@ function open(cell, button) {
   halt.hidden = true;
   const reset = action(words.again, () => { field.value = d2lpsCells.sources[id]; fit(); });
   const close = action(words.close, () => { form.remove(); pre.hidden = button.hidden = false; book.forEach((one) => { one.hidden = false; }); });
-  const form = element("div", { className: "try" }, field, element("p", {}, start, halt, reset, close, state), results);
+  const form = element("div", { className: "try" }, field, element("p", {}, start, halt, reset, close, state, clock), results);
   const fit = () => { field.rows = Math.max(3, field.value.split("\n").length); };
   pre.after(form);
   pre.hidden = button.hidden = true;
@@ -105,6 +105,11 @@ function open(cell, button) {
     if (start.disabled) return;
     start.disabled = true;
     halt.hidden = false;
+    const began = performance.now(); // whoever waits longer sees that it goes on
+    const ticks = setInterval(() => {
+      const seconds = Math.floor((performance.now() - began) / 1000);
+      clock.textContent = seconds < SIGN ? "" : `${seconds} s`;
+    }, 200);
     const mine = async () => {
       state.textContent = worker ? words.running : words.loading;
       const running = await begun();
@@ -120,7 +125,12 @@ function open(cell, button) {
     turn = turn.then(mine).catch((error) => {
       if (worker) stop(error);
       state.textContent = error.message === words.stopped || error.message === words.late ? error.message : `${words.failed} ${error.message}`;
-    }).finally(() => { start.disabled = false; halt.hidden = true; });
+    }).finally(() => {
+      clearInterval(ticks);
+      clock.textContent = "";
+      start.disabled = false;
+      halt.hidden = true;
+    });
   }
 }
 

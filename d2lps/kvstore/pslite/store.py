@@ -15,7 +15,7 @@ from mmap import mmap
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import Rendezvous
+from d2lps.carriers.rendezvous import DEADLINE, Rendezvous
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.launch import own_address, owners
 from d2lps.kvstore.optimizers import Optimizer
@@ -91,11 +91,11 @@ class PsLiteStore(KVStore):
             self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(text("store.mxnet.no-optimizer"))
-        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in again]
+        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in retry]
         with self._calling:
             self._nodes.require_usable()
             if busy := [self._numbers[known] for known in keys if known in self._busy]:
@@ -179,7 +179,7 @@ def _leave(process: int, nodes: Nodes, rendezvous: Rendezvous | None) -> None:
         rendezvous.close()
 
 
-def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **more) -> PsLiteStore:
+def launch(kind: str, servers: int | None = None, *, deadline: float = DEADLINE, **more) -> PsLiteStore:
     """Make a store of MXNet: ``local``, ``device``, or for a worker that torchrun or ``d2lps.ranks`` has started.
 
     All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines that they do not share

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from d2lps.kvstore.errors import DataLost, Diverged, ServerLost
+from d2lps.kvstore.errors import DataLost, ServerLost
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
@@ -79,19 +79,9 @@ class SlotClient(ServerClient):
         names = ", ".join(map(repr, keys[:8])) + (", …" if len(keys) > 8 else "")
         return DataLost(text("store.data-lost", slot=self.number, why=why, keys=names), (self.number,), keys)
 
-    def _diverged(self, error: Diverged) -> Diverged:
-        """Return the error with the keys of the user; a server knows the names of parts."""
-        names = [f"{name} " for name in error.keys]
-        keys = tuple(key for key in self.keys if any(name.startswith(f"{key!r} ") for name in names))
-        one, other = error.servers
-        names = {"one": one, "other": other, "slot": self.number, "keys": ", ".join(map(repr, keys))}
-        return Diverged(text("store.diverged", **names), error.servers, keys)
-
     # ---- pushes that are kept
 
     def _finish(self, request: Request, frame: Frame) -> None:
-        if isinstance(request.error, Diverged):
-            request.error = self._diverged(request.error)
         if request.op in PUSHES or request.op == Op.PULL:
             if frame.op == Op.DATA:
                 self._committed(request)

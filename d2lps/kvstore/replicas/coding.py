@@ -1,14 +1,11 @@
 """Messages between servers of a slot, as JSON and tensors; nothing is ever unpickled."""
 
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore import codec
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent
 from d2lps.kvstore.replicas.register import as_name
 from d2lps.kvstore.replication import Part, View
@@ -17,11 +14,8 @@ from d2lps.kvstore.replication.messages import (
     Add,
     Apply,
     Begin,
-    Check,
     Choose,
-    Differ,
     Facts,
-    Found,
     Heartbeat,
     Join,
     Keep,
@@ -30,6 +24,7 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Snapshot,
 )
+from d2lps.kvstore.told import packed, unpacked
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
 PIECE = 256  # parts of a snapshot in one message
@@ -38,32 +33,17 @@ PIECE = 256  # parts of a snapshot in one message
 class Held(NamedTuple):
     """A value with the state of the optimizer for it, and the number of pushes that were summed last.
 
-    ``failed``: the reason if it must not be read; ``differs``: the servers on which it is not the same.
+    ``failed``: the reason if it must not be read.
     """
 
     value: Tensor
     memory: Memory
     counted: int = 0
     failed: str = ""
-    differs: tuple[int, ...] = ()
 
     def copied(self) -> "Held":
         """Return the same as it is now: an optimizer changes its state in place."""
         return self._replace(memory=lent(self.memory))
-
-
-def digest(held: Held | None, at: int) -> tuple[int, int | None]:
-    """Return a checksum of a piece of the bytes of a value and its state, and the start of the next piece, or None."""
-    if held is None or held.differs:
-        return 0, None
-    kept = {f"{rule} {name}": one for rule, state in held.memory.items() for name, one in state.items()}
-    state = {"value": held.value} | dict(sorted(kept.items()))
-    piece = codec.piece(state, at)
-    following = at + len(piece)
-    words = len(piece) // 8  # summed: a CRC of so much would be felt in the steps that go on
-    total = int(np.frombuffer(piece, np.int64, words).sum()) + int.from_bytes(piece[8 * words :], "little")
-    number = zlib.crc32(repr([total, codec.numbers_of(state)]).encode())
-    return number, following if following < codec.size(codec.layout(state)) else None
 
 
 class Piece(NamedTuple):
@@ -73,8 +53,8 @@ class Piece(NamedTuple):
     names: tuple
 
 
-SAID = {each.__name__: each for each in (Ack, Apply, Found, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Keep, Check, Differ, Lose, Pass)}
+SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Keep, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
@@ -97,7 +77,7 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
         fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
     elif kind is Snapshot:
         _, losses, chosen, loaded, passed = message.facts  # names come with the parts
-        facts = [losses, chosen.number, _optimizer(chosen.optimizer), loaded, passed]
+        facts = [[*map(_lose, losses)], chosen.number, _optimizer(chosen.optimizer), loaded, passed]
         fields = [message.view, message.seq, facts]
     else:
         fields = [*message]
@@ -144,6 +124,8 @@ def _command(command: NamedTuple, tensors: list[Tensor]) -> list:
         fields = [command.name, [elements, DTYPES.index(dtype)], _held(command.value, tensors)]
     elif kind is Choose:
         fields = [command.number, _optimizer(command.optimizer)]
+    elif kind is Lose:
+        fields = _lose(command)
     elif kind is Load:
         values = [[index, _held(held, tensors)] for index, held in command.values]
         fields = [command.number, values, _optimizer(command.optimizer)]
@@ -171,9 +153,14 @@ def _as_command(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
     return kind(*fields)
 
 
+def _lose(lose: Lose) -> list:
+    sentence, how = lose.why
+    return [lose.rank, lose.ends, [packed(sentence), how]]
+
+
 def _as_lose(fields: list) -> Lose:
-    rank, ends, why = fields
-    return Lose(rank, ends, tuple(why))
+    rank, ends, (sentence, how) = fields
+    return Lose(rank, ends, (unpacked(sentence), how))
 
 
 def _view(fields: list) -> View:
@@ -198,17 +185,17 @@ def _held(held: Held | None, tensors: list[Tensor]) -> list | None:
         memory[rule] = [
             [name, None if isinstance(one, Tensor) and _tensor(one, tensors) else one] for name, one in kept.items()
         ]
-    return [memory, held.counted, held.failed, held.differs]
+    return [memory, held.counted, held.failed]
 
 
 def _as_held(said: list | None, tensors: Iterator[Tensor]) -> Held | None:
     if said is None:
         return None
-    value, (memory, counted, failed, differs) = next(tensors), said
+    value, (memory, counted, failed) = next(tensors), said
     kept = {
         rule: {name: next(tensors) if one is None else one for name, one in fields} for rule, fields in memory.items()
     }
-    return Held(value, kept, counted, failed, tuple(differs))
+    return Held(value, kept, counted, failed)
 
 
 def _optimizer(optimizer: Optimizer | None) -> list | None:

@@ -46,10 +46,8 @@ class ReplicatedStore(DistStore):
 
         If servers are processes, a worker can end those that it started, and others take their places.
 
-        Parameters
-        ----------
-        number : int
-            The server, counted from 0. Raises Refused if another worker started it, and names that worker.
+        Args:
+            number: The server, counted from 0. Raises Refused if another worker started it, and names that worker.
         """
         self._kill(number)
 

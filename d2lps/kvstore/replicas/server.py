@@ -12,6 +12,7 @@ from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
 from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import PUSHES, Broken, Frame, Op
 from d2lps.kvstore.wire.handshake import Elsewhere
@@ -207,9 +208,9 @@ class ReplicaServer(Server):
     def _await(self) -> None:
         """Count workers as lost that do not come to this server after it took over."""
         deadline = self.store.deadline
-        patience = max(PATIENCE, deadline * (0.75 if self.store.lost == "drop" else 1.0))
+        patience = max(PATIENCE, self.store.patience)
         while not self._closed.wait(min(0.25, deadline / 8)):
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):
-                    self.store.lose(rank, "it has not come to the server that took over")
+                    self.store.lose(rank, told("store.told.absent"))

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
 from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
-from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
+from d2lps.kvstore.replication.messages import AddUp, Ask, Join, Name, Propose, Send, Summed
 from d2lps.kvstore.server.shard import wait_until
 from d2lps.kvstore.wire.frames import Broken
 
@@ -34,7 +34,7 @@ class Slot:
         name: Name,
         made: Callable[[View], Replica],
         register: Register | StoreRegister,
-        peers: Peers,
+        peers: Peers | None,
         deposed: Callable[[], object],
     ):
         self.number, self.name, self._made, self._register, self._peers = number, name, made, register, peers
@@ -51,8 +51,11 @@ class Slot:
         self._commits: deque[tuple[int, Callable[[], object]]] = deque()
         self._lines: dict[Name, Line] = {}
         self._signs: dict[Name, float] = {}  # when other servers last gave a sign of life
-        self._seen = self.core.view, 0
-        threads.start(f"d2lps clock of slot {number}", self._tick)
+        self._seen = self.core.view, 0, 0
+        if peers:
+            threads.start(f"d2lps clock of slot {number}", self._tick)
+        else:
+            self.look()  # a group of one: its view never changes
 
     def close(self) -> None:
         """End as abruptly as if the process had ended."""
@@ -109,6 +112,12 @@ class Slot:
         finally:
             self._depth = depth
         self.require_lead()
+
+    def pause(self, done: Callable[[], bool], seconds: float) -> None:
+        """Wait, outside :meth:`leading`, until ``done``, or the seconds are over, or this is not the primary."""
+        if not done():
+            with self.changed:
+                self.changed.wait_for(lambda: done() or not self.leads, seconds)
 
     def ask(self, worker: int, request: NamedTuple, reply: Callable[[NamedTuple], object] | None = None) -> int:
         """Give a request to the rules, within :meth:`leading`. Returns its number; ``reply`` gets the answer."""
@@ -179,6 +188,8 @@ class Slot:
                 elif not (self.arriving and isinstance(effect.message, Join)):
                     lines.add(line := self._line(effect.to))
                     line.put(effect.message)
+            elif isinstance(effect, AddUp):
+                later.append(partial(self._add_up, effect))
             elif isinstance(effect, Propose):
                 view = View(effect.number, effect.members)
                 later.append(partial(self._register.propose, self.number, view, self._told))
@@ -194,10 +205,17 @@ class Slot:
                 self._asked.clear()
                 self._commits.clear()
                 later.append(self._deposed)
-        if self._seen != (core.view, core.commit):
-            self._seen = core.view, core.commit
+        if self._seen != (core.view, core.commit, core.seq):
+            self._seen = core.view, core.commit, core.seq
             self.changed.notify_all()
         return [*(line.pump for line in lines), *later]
+
+    def _add_up(self, asked: AddUp) -> None:
+        """Add a gradient while other threads decide."""
+        current = asked.round
+        total = self.core.add(current.total, asked.gradient, current.complete)
+        with suppress(Broken), self.deciding() as core:
+            core.receive(self.name, Summed(asked.part, current, total), own_time())
 
     def _told(self, view: View) -> None:
         """Take an answer of the register."""

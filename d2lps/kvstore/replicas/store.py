@@ -12,58 +12,60 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import Diverged, KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered
 from d2lps.kvstore.own_time import own_time
-from d2lps.kvstore.replicas.coding import Held, digest
+from d2lps.kvstore.record import Record, VersionRecord
+from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Keep, Load, Lose, Meet, Name, Pull, Push, Value
-from d2lps.kvstore.server.base import BaseStore, lost_here, no_value, not_kept, require_one_dtype, require_same_shape
+from d2lps.kvstore.replication.messages import (
+    Add,
+    Begin,
+    Choose,
+    Do,
+    Done,
+    Keep,
+    Load,
+    Lose,
+    Meet,
+    Name,
+    Pull,
+    Push,
+    Value,
+)
+from d2lps.kvstore.server.base import (
+    BaseStore,
+    gone,
+    lost_here,
+    no_value,
+    not_kept,
+    require_one_dtype,
+    require_same_shape,
+)
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.staged import Staged
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 
 log = logging.getLogger("d2lps.kvstore.server")
+LOOK = 0.02  # seconds between two looks at what a worker at a barrier waits for
 PATIENCE = 1.0  # seconds of silence after which another server is taken for dead
 
 
+DEFERRED = 1 << 16  # bytes of a gradient, from which on it is added while other requests are served
+
+
 class Gradient(NamedTuple):
-    """A pushed value; ``finite``: it is to be added; ``own``: it may stay in its place."""
+    """A pushed value, or a sum of some; ``own``: it may stay in its place; None if the sum has failed."""
 
-    tensor: Tensor
-    finite: bool
+    tensor: Tensor | None
     own: bool
-
-
-def added(gradients: Sequence[Gradient]) -> Tensor | None:
-    """Return their sum in this order, or None if one of them is not finite: then none is added."""
-    if not all(gradient.finite for gradient in gradients):
-        return None
-    first, *others = gradients
-    total = first.tensor if first.own else first.tensor.clone()
-    for other in others:
-        total.add_(other.tensor)
-    return total
-
-
-def published(held: Held, total: Tensor | None, count: int, optimizer: Optimizer | None) -> Held:
-    """Return the next value. The sum stays as it is: it is still to be sent to the backup."""
-    if total is None or held.failed:
-        return held._replace(counted=count)
-    try:
-        if optimizer is None:  # as with MXNet, the sum is the new value
-            return held._replace(value=total, counted=count)
-        scaled = optimizer.scale not in (1, 1.0)
-        room = torch.empty_like(total)
-        value = optimizer.stepped(held.value, total.clone() if scaled else total, held.memory, count, room)
-        return held._replace(value=value, counted=count)
-    except Exception as error:  # the state of the optimizer may be half of something
-        return held._replace(counted=count, failed=f"({type(error).__name__}: {error})")
 
 
 class SlotShard(KeyPart):
@@ -104,9 +106,6 @@ class SlotShard(KeyPart):
 
     def require_readable(self, held: Held) -> None:
         """Raise an error if the value may be wrong."""
-        if held.differs:
-            servers = " and ".join(map(str, held.differs))
-            raise Diverged(f"servers {servers} hold different bytes of key {self.name}", held.differs, (self.name,))
         if held.failed:
             raise self.not_updated(held.failed)
 
@@ -116,7 +115,7 @@ class SlotShard(KeyPart):
         left = slot.led + self._store.deadline / 2 - own_time() if slot.took_over else 0.0
         if self.busy and left > 0:
             with suppress(Timeout):
-                slot.wait(lambda: not self.busy, left, "a round that began anew", list)
+                slot.wait(lambda: not self.busy, left, "", list)
         self.require_between_rounds(name)
 
 
@@ -127,21 +126,20 @@ class SlotStore(BaseStore):
     the connection ended, and goes to another server.
     """
 
-    arena = record = None
-
     def __init__(
         self,
         kind: str,
         workers: int,
         *,
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         record: bool = False,
     ):
-        super().__init__(kind, workers, staleness, nan, lost, deadline)
+        super().__init__(kind, workers, staleness, lost, deadline)
+        self.record = Record() if record else None
         self._shards: list[SlotShard] = []
+        self._pushed: list[int] = []  # parts to which the present frame pushes
         self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
         self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
         self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
@@ -156,15 +154,63 @@ class SlotStore(BaseStore):
     def _rules(self, name: Name, view: View) -> Replica:
         """Return the rules of a replica as they are at first in ``view``."""
         settings = self.workers, self.kind, self.staleness, PATIENCE
-        replica = Replica(name, view, (), *settings, added, published, lambda held: held and held.copied())
-        replica.digest, replica.spoilt = digest, self._spoilt
+        copied = lambda held: held and held.copied()  # noqa: E731
+        replica = Replica(name, view, (), *settings, self._added, self._published, copied)
+        replica.defers = lambda gradient: gradient.tensor.nbytes >= DEFERRED
         return replica
 
-    def _spoilt(self, part: int, held: Held, members: tuple[Name, ...]) -> Held:
-        """Return a value that no worker gets until it is loaded anew: the members hold different bytes of it."""
-        servers, name = tuple(number for number, *_ in members), self.shards[part].name
-        log.error("slot %d: servers %d and %d hold different bytes of key %s", self.slot.number, *servers, name)
-        return held._replace(failed="since its servers hold different bytes of it", differs=servers)
+    @property
+    def _sends(self) -> bool:
+        """Whether a sum has to stay as it is until other servers have it."""
+        core = self.slot.core
+        return core.is_primary and bool(core.followers)
+
+    def _added(self, total: Gradient | None, gradient: Gradient | None, last: bool) -> Gradient | Tensor | None:
+        """Return a sum with one more gradient. The last one is a tensor, or None if the sum has failed."""
+        keeps = self.updates is None or self._sends  # the sum is the new value, or is still to be sent
+        try:
+            if total is None:
+                total = gradient
+            elif gradient and total.tensor is not None:
+                if last and keeps and not total.own:  # it goes straight to its place
+                    place = self.allocate(total.tensor.numel(), total.tensor.dtype)
+                    total = Gradient(torch.add(total.tensor, gradient.tensor, out=place), True)
+                else:
+                    total.tensor.add_(gradient.tensor)
+            if not last:
+                return total
+            if keeps and not total.own and total.tensor is not None:
+                return self.allocate(total.tensor.numel(), total.tensor.dtype).copy_(total.tensor)
+        except Exception:  # no memory left
+            log.exception("pushes to slot %d could not be added", self.slot.number)
+            total = Gradient(None, True)
+        return total.tensor if last else total
+
+    def _published(self, held: Held, add: Add, optimizer: Optimizer | None) -> Held:
+        """Return the next value of a part."""
+        start = time.monotonic()
+        held = self._stepped(held._replace(counted=len(add.pushes)), add.total, optimizer)
+        if self.record:
+            version = self.slot.core.parts[add.part].version + 1
+            pushes = [] if held.failed else [*add.pushes]
+            self.record.add(VersionRecord(add.part, version, pushes, start, time.monotonic()))
+        return held
+
+    def _stepped(self, held: Held, total: Tensor | None, optimizer: Optimizer | None) -> Held:
+        if held.failed:
+            return held
+        try:
+            if total is None:
+                raise MemoryError("the pushes could not be added")
+            if optimizer is None:  # as with MXNet, the sum is the new value
+                return held._replace(value=total)
+            if optimizer.scale not in (1, 1.0) and self._sends:
+                total = total.clone()
+            place = self.allocate(total.numel(), total.dtype)
+            return held._replace(value=optimizer.stepped(held.value, total, held.memory, held.counted, place))
+        except Exception as error:  # the state of the optimizer may be half of something
+            log.exception("a key of slot %d could not be updated", self.slot.number)
+            return held._replace(failed=f"{type(error).__name__}: {error}")
 
     # ---- what is known
 
@@ -195,8 +241,8 @@ class SlotStore(BaseStore):
     @property
     def shards(self) -> list[SlotShard]:
         core = self.slot.core
-        known = [*zip(core.names, core.likes, strict=False)]
-        if len(self._shards) != len(known):
+        if len(self._shards) != len(core.likes):
+            known = zip(core.names, core.likes, strict=False)
             self._shards = [SlotShard(self, number, name, like) for number, (name, like) in enumerate(known)]
         return self._shards
 
@@ -225,7 +271,7 @@ class SlotStore(BaseStore):
         with self.slot.leading() as core:
             if rank in core.live and not core.losses:
                 return
-            known = "the loss of a worker waits for the backup"
+            known = told("store.told.loss-waits")
             self.slot.wait(lambda: core.commit >= max(core.lost_at.values()), self.deadline, known, list)
             super().require_live(rank)
 
@@ -237,7 +283,7 @@ class SlotStore(BaseStore):
                 require_same_shape(name, core.likes[core.names[name]], rank, (elements, dtype))
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
-            held = None if value is None else Held(value.clone(), {})
+            held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
             self.slot.ask(rank, Do(0, 0, rank, Begin(name, (elements, dtype), held)))
             return core.names[name]
 
@@ -248,16 +294,20 @@ class SlotStore(BaseStore):
     @contextmanager
     def counting(self, rank: int) -> Iterator[None]:
         """As a ShardStore. The rules decide about all pushes of a frame at once, and act on that in the end."""
-        with self.slot.leading():
+        with self.slot.leading() as core:
             self.require_live(rank)
             self.require_complete()
+            self._pushed = pushed = []
             yield
+        # What this worker asks for next comes after a round that it has completed, although others may add it up.
+        self.slot.pause(lambda: not any(map(core.completing, pushed)), self.deadline)
 
-    def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
+    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         with self.slot.leading():
             if rank not in self.live:
                 self.require_live(rank)
-            self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, finite, own)))
+            self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, own)))
+            self._pushed.append(number)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
         """As a ShardStore; ``since``: the last command before the call began."""
@@ -281,7 +331,7 @@ class SlotStore(BaseStore):
 
     def _answer(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
         if not isinstance(answer, Value):
-            pull.fail(WorkerLost(f"worker {pull.rank} counts as lost here", (pull.rank,)))
+            pull.fail(lost_here(pull.rank))
         elif answer.value is None:
             pull.fail(no_value(shard.name, "pull"))
         else:
@@ -326,14 +376,14 @@ class SlotStore(BaseStore):
         until = time.monotonic() + self.deadline
         while True:
             with suppress(Empty):
-                answer = answers.get(timeout=0.02)
+                answer = answers.get(timeout=LOOK)
                 break
             self.slot.require_lead()
-            gone = self.failed or self.left
-            if gone or time.monotonic() > until:
+            lost = self.failed or self.left
+            if lost or time.monotonic() > until:
                 missing = sorted(self.live - self.slot.core.met(name, number))
                 self.slot.forget(rank, [request])
-                raise gone or self.late(name, missing, self._expected.get((name, number), -math.inf))
+                raise lost or self.late(name, missing, self._expected.get((name, number), -math.inf))
         if not isinstance(answer, Done):
             raise lost_here(rank)
         return answer.answer
@@ -401,7 +451,7 @@ class SlotStore(BaseStore):
             with self.slot.leading() as core:
                 if rank not in core.live:
                     return
-                sentence, how = f"worker {rank} {'has left' if left else 'is lost'} ({why})", "dropped"
+                sentence, how = gone(rank, why, left), "dropped"
                 waits = any(shard.busy for shard in self.shards) or any(
                     not self.readable(shard.number, need)
                     for _, wanted in self._pulls.values()
@@ -429,9 +479,7 @@ class SlotStore(BaseStore):
 
     def waits(self, shard: SlotShard, waiting: Waiting) -> str:
         if self.readable(shard.number, waiting.need):
-            return (
-                f"the pull of key {shard.name} has waited {self.deadline:g} s to hear whether another server took over"
-            )
+            return told("store.told.unsure", key=shard.name, seconds=f"{self.deadline:g}")
         return super().waits(shard, waiting)
 
     def expire(self) -> None:

@@ -16,6 +16,6 @@ from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Propose, View
 from d2lps.kvstore.replication.replica import Replica
 from d2lps.kvstore.replication.requests import Requests
-from d2lps.kvstore.replication.world import Register, Schedule, World, broken
+from d2lps.kvstore.replication.world import FaultPlan, Register, World, broken
 
-__all__ = ["Part", "Propose", "Register", "Replica", "Requests", "Schedule", "View", "World", "broken", "story"]
+__all__ = ["FaultPlan", "Part", "Propose", "Register", "Replica", "Requests", "View", "World", "broken", "story"]

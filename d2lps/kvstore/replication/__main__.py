@@ -7,10 +7,11 @@ import argparse
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 from d2lps.kvstore.replication import story
 from d2lps.kvstore.replication.promises import Violation
-from d2lps.kvstore.replication.world import Schedule, World, shrunk
+from d2lps.kvstore.replication.world import FaultPlan, World, shrunk
 from d2lps.messages import allow_any_letter
 
 LAST = 40  # lines to print of what happened before a promise was broken
@@ -27,17 +28,18 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.schedules):
         if time.monotonic() - start > options.seconds:
             break
+        schedule = replace(FaultPlan.drawn(seed), late=seed % 3 == 2)
         try:
-            outcomes[World(Schedule.drawn(seed)).run()] += 1
+            outcomes[World(schedule).run()] += 1
         except Violation as violation:
             print(f"seed {seed}: {violation}")
-            return _show(shrunk(Schedule.drawn(seed)))
+            return _show(shrunk(schedule))
     seconds, count = time.monotonic() - start, outcomes.total()
     print(f"{count} schedules, no promise broken: {dict(outcomes)}; {count / seconds:.0f} per second")
     return 0
 
 
-def _show(schedule: Schedule) -> int:
+def _show(schedule: FaultPlan) -> int:
     world = World(schedule, recorded=True)
     try:
         world.run()

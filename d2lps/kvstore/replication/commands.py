@@ -83,7 +83,7 @@ class State:
     def _do_add(self, add: Add) -> None:
         part, rounds = self.parts[add.part], dict(add.pushes)
         rounds = tuple(rounds.get(rank, old) for rank, old in enumerate(part.rounds))
-        value = self.publish(part.value, add.total, len(add.pushes), self.chosen.optimizer)
+        value = self.publish(part.value, add, self.chosen.optimizer)
         self._replace(add.part, Part(part.version + 1, rounds, value))
 
     def _do_lose(self, lose: Lose) -> None:

@@ -155,20 +155,6 @@ class Keep(NamedTuple):
     keep: bool
 
 
-class Check(NamedTuple):
-    """Compute the digest of a piece of a part, from offset ``at`` on."""
-
-    part: int
-    at: int
-
-
-class Differ(NamedTuple):
-    """Make a part unreadable until it is loaded again, because it differs between these members."""
-
-    part: int
-    members: tuple[Name, ...]
-
-
 class Pass(NamedTuple):
     """All have come to barrier ``number`` of a ``name``, with the ``note`` of worker 0."""
 
@@ -182,7 +168,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Load | Keep | Check | Differ | Pass | Lose"
+    command: "Add | Begin | Choose | Load | Keep | Pass | Lose"
 
 
 class Heartbeat(NamedTuple):
@@ -198,14 +184,6 @@ class Ack(NamedTuple):
     view: int
     seq: int
     turn: int = 0
-
-
-class Found(NamedTuple):
-    """A backup's digest for the ``Check`` that was command ``seq``."""
-
-    view: int
-    seq: int
-    digest: int
 
 
 class Join(NamedTuple):
@@ -249,3 +227,19 @@ class Propose(NamedTuple):
 
 class Ask(NamedTuple):
     """Ask the register which view it holds; the answer is a :class:`View`."""
+
+
+class AddUp(NamedTuple):
+    """Add ``gradient`` to the sum of an open round outside the rules, and bring the sum by ``Summed``."""
+
+    part: int
+    round: Any
+    gradient: Any
+
+
+class Summed(NamedTuple):
+    """The sum of an open ``round`` that AddUp asked for."""
+
+    part: int
+    round: Any
+    total: Any

@@ -8,9 +8,6 @@ the primary for a snapshot, follows its commands, and becomes the backup once it
 A primary that is cut off does not learn of a new view, so it never reads on its own authority. Before it answers a pull
 it asks the servers that take part in its commits to confirm it, once for all waiting pulls: an answer from its own view
 proves that no other primary existed when it asked. No clock is trusted.
-
-The members also compare their bytes, a piece at a time, after the same command. Two copies do not show which of them
-is right, so a part that differs is unreadable until it is loaded again.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -34,41 +31,46 @@ class PendingPull(NamedTuple):
     turn: int
 
 
+class Round:
+    """The open round of a part: the pushes that wait to be added, and the sum of the others, in order of the ranks."""
+
+    def __init__(self):
+        self.waiting: dict[int, Any] = {}  # rank → gradient
+        self.summed: list[int] = []
+        self.total: Any = None
+        self.complete = False  # the last push is in the sum, or is being added
+        self.adding = False  # a sum is under way outside the rules
+        self.held: list[tuple[Name, Counted]] = []  # answers to the push that completes it, until it is closed
+
+    @property
+    def ranks(self) -> set[int]:
+        """The workers that have pushed."""
+        return {*self.waiting, *self.summed}
+
+
 class Replica(State):
     """One server of a slot. A message ``X`` is taken by the method ``_on_x``.
 
-    Parameters
-    ----------
-    name : hashable
-        Its name, a new one after each start.
-    view : View
-        The view that it knows; a member of it must have ``parts`` as they are at the beginning of the view.
-    parts : iterable of Part
-        The initial parts.
-    workers : int
-        The number of workers; ranks count from 0.
-    kind : str
-        ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
-    staleness : int
-        The bound of ``"dist_ssp"``.
-    patience : float
-        Seconds of silence after which another server is suspected. A wrong suspicion costs a catch-up, and no data.
-    add, publish, copied : callable
-        ``add([gradient, …])``, in order of the ranks, is the sum of a round; ``publish(value, sum, count, optimizer)``
-        is the next value, from a sum of ``count`` pushes. Neither may change its arguments, except the optimizer's
-        state in a value, of which ``copied(value)`` has a copy.
+    Args:
+        name: Its name, a new one after each start.
+        view: The view that it knows; a member of it must have ``parts`` as they are at the beginning of the view.
+        parts: The initial parts.
+        workers: The number of workers; ranks count from 0.
+        kind: ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
+        staleness: The bound of ``"dist_ssp"``.
+        patience: Seconds of silence after which another server is suspected. A wrong suspicion costs a catch-up, and no
+            data.
+        add, publish, copied: ``add(total, gradient, last)`` is the sum of one more gradient; ``total`` is None for the
+            first, and ``gradient`` is None if the sum is to be made the ``last`` one without another gradient.
+            ``publish(value, add, optimizer)`` is the next value, from the command ``add``. It may not change its
+            arguments, except the optimizer's state in a value, of which ``copied(value)`` has a copy.
 
-    Attributes
-    ----------
-    digest : callable, or None
-        ``digest(value, at)`` is a number for the bytes of a value from ``at`` on, and where the next piece begins (None
-        after the last one). If it is None, members do not compare their bytes.
-    spoilt : callable
-        ``spoilt(part, value, members)`` is an unreadable value, for a part that differs between these members.
+    Attributes:
+        defers: ``defers(gradient)`` is True if it takes long to add it. Then the effect AddUp asks for the sum, and the
+            message Summed brings it; other requests are served meanwhile.
     """
 
-    digest: Callable[[Any, int], tuple[int, int | None]] | None = None
-    spoilt: Callable[[int, Any, tuple], Any]
+    defers: Callable[[Any], bool] = staticmethod(lambda gradient: False)
 
     def __init__(
         self,
@@ -79,8 +81,8 @@ class Replica(State):
         kind: str,
         staleness: int = 0,
         patience: float = 1.0,
-        add: Callable = tuple,
-        publish: Callable = lambda value, total, count, optimizer: (*value, total),
+        add: Callable = lambda total, gradient, last: (*(total or ()), *(() if gradient is None else (gradient,))),
+        publish: Callable = lambda value, add, optimizer: (*value, add.total),
         copied: Callable = lambda value: value,
     ):
         super().__init__(parts, workers, publish, copied)
@@ -89,15 +91,13 @@ class Replica(State):
         self.follows = name in view.members  # it has executed all commands up to seq
         self.log: dict[int, NamedTuple] = {}  # number → command that a follower may lack
         self.effects: list = []
-        self._next_piece = 0, 0  # the part and the offset that are compared next
-        self._last_check = 0, 0, 0, 0  # its view, command number, part and digest
         self._reset()
 
     def _reset(self) -> None:
         """Forget what only the primary of one view knows."""
         self.committed, self.commit = list(self.parts), self.seq
         self._uncommitted: dict[int, list[tuple[int, Part]]] = {}  # command number → parts that it changed
-        self._arrived: list[dict[int, Any]] = [{} for _ in self.parts]  # gradients of the open round by rank
+        self._rounds = [Round() for _ in self.parts]  # the open ones
         self._pulls: dict[int, dict[tuple[Name, int], PendingPull]] = {}  # waiting pulls by part
         self._meets: dict[tuple[str, int], dict[tuple[Name, int], m.Meet]] = {}  # waiting workers by barrier
         self._answers: dict[tuple[Name, int], tuple[int, NamedTuple]] = {}  # held back until a command is committed
@@ -127,7 +127,12 @@ class Replica(State):
 
     def arrived(self, index: int) -> Collection[int]:
         """Return the ranks that have pushed to the open round of a part."""
-        return self._arrived[index].keys() if index < len(self._arrived) else ()
+        return self._rounds[index].ranks if index < len(self._rounds) else ()
+
+    def completing(self, index: int) -> bool:
+        """Return True if all have pushed to the open round of a part, and their sum is under way."""
+        current = self._rounds[index]
+        return current.adding and self.live <= current.ranks and not self.over
 
     def met(self, name: str, number: int) -> set[int]:
         """Return the ranks that wait at a barrier."""
@@ -194,7 +199,6 @@ class Replica(State):
             self.effects.append(Ask())
         for follower in self.followers:
             self.repeat(follower)
-        self._compare()
         acked = -1 if self.learner is None else self._acked.get(self.learner, -1)
         if 0 <= acked < self.seq and acked + 1 not in self.log:  # it had been dropped, and its snapshot was lost
             self._send(self.learner, Snapshot(self.view, self.seq, *self._snapshot()))
@@ -262,7 +266,7 @@ class Replica(State):
         if self.is_primary:
             if index == len(self.committed):
                 self.committed.append(part._replace(value=None))
-                self._arrived.append({})
+                self._rounds.append(Round())
             self._uncommitted.setdefault(self.seq, []).append((index, part))
 
     def _advance(self) -> None:
@@ -320,7 +324,7 @@ class Replica(State):
         elif push.round > self.parts[push.part].rounds[push.rank]:
             if push.round == self.parts[push.part].rounds[push.rank] + 1:
                 self._answer_at(self.seq + 1, worker, Counted(self.view.number, push.id))
-                self._command(m.Add(push.part, ((push.rank, push.round),), self.add([push.gradient])))
+                self._command(m.Add(push.part, ((push.rank, push.round),), self.add(None, push.gradient, True)))
         elif push.round > self.committed[push.part].rounds[push.rank]:  # a repetition, executed but not yet committed
             self._answer_at(self.seq, worker, Counted(self.view.number, push.id))
         else:
@@ -332,25 +336,58 @@ class Replica(State):
         Only the round before it has to be committed, so a worker keeps one push of each part to push it again.
         """
         open_round, counted = self.parts[push.part].version + 1, Counted(self.view.number, push.id)
-        if push.round <= self.committed[push.part].version + 1:
-            self._send(worker, counted)
+        current = self._rounds[push.part]
+        if push.round == open_round and push.rank not in current.ranks:
+            current.waiting[push.rank] = push.gradient
+        slow = current.adding or self.defers(push.gradient)
+        if push.round == open_round and slow and self.live <= current.ranks and not self.over:
+            current.held.append((worker, counted))  # what this worker asks for next comes after the round
         elif push.round <= open_round:
-            self._answer_at(self.seq, worker, counted)
+            self._answer_push(push.part, push.round, worker, counted)
         if push.round == open_round:
-            self._arrived[push.part].setdefault(push.rank, push.gradient)
             self._close(push.part)
 
-    def _close(self, index: int) -> None:
-        """Close a round to which all have pushed: one sum, in order of the ranks, so that its bits do not vary."""
-        arrived = self._arrived[index]
-        if arrived and self.live <= arrived.keys() and not self.over:
-            self._arrived[index] = {}
-            ranks, number = self._in_order(arrived), self.parts[index].version + 1
-            total = self.add([arrived[rank] for rank in ranks])
-            self._command(m.Add(index, tuple((rank, number) for rank in ranks), total))
+    def _answer_push(self, part: int, number: int, worker: Name, counted: Counted) -> None:
+        if number <= self.committed[part].version + 1:
+            self._send(worker, counted)
+        else:
+            self._answer_at(self.seq, worker, counted)
 
-    def _in_order(self, arrived: dict[int, Any]) -> list[int]:
-        return sorted(arrived)
+    def _close(self, index: int) -> None:
+        """Add what comes next in order of the ranks, so that the bits do not vary; close the round after the last."""
+        current = self._rounds[index]
+        while not current.adding and not self.over and (rank := self._next(current)) is not None:
+            gradient = current.waiting.pop(rank)
+            current.summed.append(rank)
+            current.complete = self.live <= {*current.summed} and not current.waiting
+            if self.defers(gradient):
+                current.adding = True
+                self.effects.append(m.AddUp(index, current, gradient))
+            else:
+                current.total = self.add(current.total, gradient, current.complete)
+        if current.summed and not current.adding and self.live <= {*current.summed} and not self.over:
+            if not current.complete:  # a worker for which it waited is lost
+                current.total = self.add(current.total, None, True)
+            self._rounds[index] = Round()
+            number = self.parts[index].version + 1
+            for worker, counted in current.held:
+                self._answer_push(index, number, worker, counted)
+            self._command(m.Add(index, tuple((rank, number) for rank in current.summed), current.total))
+
+    def _next(self, current: Round) -> int | None:
+        """Return the worker whose push is to be added next, or None if that has not come."""
+        for rank in range(self.workers):
+            if rank in current.waiting:
+                return rank
+            if rank in self.live and rank not in current.summed:
+                return None
+        return None
+
+    def _on_summed(self, src: Name, summed: m.Summed, now: float) -> None:
+        current = summed.round
+        if current is self._rounds[summed.part]:  # else the round has begun anew, in another view
+            current.adding, current.total = False, summed.total
+            self._close(summed.part)
 
     def _on_do(self, worker: Name, do: m.Do, now: float) -> None:
         if self._accepts(worker, do):
@@ -509,30 +546,3 @@ class Replica(State):
             self.learner, self._last_heard[src] = src, now
             self._acked.setdefault(src, -1)
             self._send(src, Snapshot(self.view, self.seq, *self._snapshot()))
-
-    # Comparison of the members' bytes.
-
-    def _compare(self) -> None:
-        """Compare the next piece, unless nothing was executed since the last comparison."""
-        if self.digest is None or not self.parts or self.seq == self._last_check[1] or len(self.view.members) < 2:
-            return
-        part, at = self._next_piece if self._next_piece[0] < len(self.parts) else (0, 0)
-        self._command(m.Check(part, at))
-        number, following = self._piece_digest
-        self._last_check = self.view.number, self.seq, part, number
-        self._next_piece = (part + 1, 0) if following is None else (part, following)
-
-    def _do_check(self, check: m.Check) -> None:
-        self._piece_digest = self.digest(self.parts[check.part].value, check.at)
-        if not self.is_primary:
-            self._send(self.view.members[0], m.Found(self.view.number, self.seq, self._piece_digest[0]))
-
-    def _on_found(self, src: Name, found: m.Found, now: float) -> None:
-        view, seq, part, number = self._last_check
-        same = (found.view, found.seq) == (view, seq) and view == self.view.number and src in self.view.members
-        if same and found.digest != number:
-            self._command(m.Differ(part, (self.view.members[0], src)))
-
-    def _do_differ(self, differ: m.Differ) -> None:
-        part = self.parts[differ.part]
-        self._replace(differ.part, part._replace(value=self.spoilt(differ.part, part.value, differ.members)))

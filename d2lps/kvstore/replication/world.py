@@ -1,6 +1,6 @@
 """A simulated slot in virtual time: a seed decides which faults happen, and every promise is checked when it is made.
 
->>> world = World(Schedule.drawn(seed=11))
+>>> world = World(FaultPlan.drawn(seed=11))
 >>> world.run(), world.crashes
 ('done', 2)
 
@@ -23,18 +23,20 @@ from d2lps.kvstore.replication.requests import Requests
 from d2lps.simulate import Faults, Network
 
 REGISTER = "register"
+LATE = 0.02  # virtual seconds of a late sum
 LIMIT = 6.0  # virtual seconds within which every run must end
 
 
 @dataclass(frozen=True)
-class Schedule:
+class FaultPlan:
     """The faults and the training of one run. Times are virtual seconds.
 
     ``kind``, ``staleness``, ``workers``, ``parts`` and ``rounds`` describe the training; ``lost``, ``doubled``,
     ``slow`` and ``torn`` are probabilities for a message, and ``long`` is the longest delay of a slow one; ``patience``
     is when a server is suspected; ``skew`` is the largest error of a clock's rate; with ``also``, workers also begin
     parts, choose an optimizer and load values, with barriers between; ``idle`` is the longest computation between two
-    requests; ``troubles`` are (time, kind of trouble, its own seed). All faults end at ``until``.
+    requests; if sums are ``late``, each takes a while, and others are served meanwhile; ``troubles`` are (time, kind of
+    trouble, its own seed). All faults end at ``until``.
     """
 
     seed: int
@@ -53,10 +55,11 @@ class Schedule:
     until: float = 0.1
     also: bool = False
     idle: float = 0.0
+    late: bool = False
     troubles: tuple[tuple[float, str, int], ...] = ()
 
     @classmethod
-    def drawn(cls, seed: int, kind: str | None = None) -> "Schedule":
+    def drawn(cls, seed: int, kind: str | None = None) -> "FaultPlan":
         """Draw the schedule of a seed."""
         draw, later = Random(seed), Random(~seed)
         choice = draw.choice
@@ -74,9 +77,9 @@ class Schedule:
         patience, skew = choice([0.025, 0.03, 0.06]), choice([0, 0.1])
         also, idle = later.random() < 0.4, later.choice([0.0, 0.0, 0.1])
         numbers = staleness, workers, parts, rounds, lost, doubled, slow, long, torn, patience, skew, until
-        return cls(seed, kind, *numbers, also, idle, tuple(sorted(troubles)))
+        return cls(seed, kind, *numbers, also, idle, troubles=tuple(sorted(troubles)))
 
-    def simpler(self) -> "Iterator[Schedule]":
+    def simpler(self) -> "Iterator[FaultPlan]":
         """Yield schedules with one trouble less, or one field back at its default."""
         for i in range(len(self.troubles)):
             yield replace(self, troubles=self.troubles[:i] + self.troubles[i + 1 :])
@@ -85,7 +88,7 @@ class Schedule:
                 yield replace(self, **{field.name: field.default})
 
 
-def shrunk(schedule: Schedule, **classes) -> Schedule:
+def shrunk(schedule: FaultPlan, **classes) -> FaultPlan:
     """Simplify a schedule step by step while it still breaks a promise."""
     for simpler in schedule.simpler():
         if broken(simpler, **classes):
@@ -93,7 +96,7 @@ def shrunk(schedule: Schedule, **classes) -> Schedule:
     return schedule
 
 
-def broken(schedule: Schedule, **classes) -> str | None:
+def broken(schedule: FaultPlan, **classes) -> str | None:
     """Return the promise that breaks under a schedule, or None. ``classes`` are passed to :class:`World`."""
     try:
         World(schedule, **classes).run()
@@ -135,8 +138,16 @@ class Server:
             world.after(world.random.uniform(0.008, 0.012), self.tick)
 
 
-def stepped(value: tuple | None, total: tuple, count: int, optimizer: int | None) -> tuple:
-    return (*(value or ()), Step(optimizer, total))
+def added(total: list | None, gradient: object, last: bool) -> list | tuple:
+    """Return a sum that can be added to, or the last one. Raises Violation if one is added to the last sum."""
+    if isinstance(total, tuple):
+        raise Violation(f"I10 {gradient} is added to {total}, which was to be the whole sum")
+    entries = [*(total or ()), *([] if gradient is None else [gradient])]
+    return tuple(entries) if last else entries
+
+
+def stepped(value: tuple | None, add: m.Add, optimizer: int | None) -> tuple:
+    return (*(value or ()), Step(optimizer, add.total))
 
 
 class Worker:
@@ -230,7 +241,7 @@ class World(Network):
     messages, for :mod:`~d2lps.kvstore.replication.story`.
     """
 
-    def __init__(self, schedule: Schedule, replica=Replica, requests=Requests, register=Register, recorded=False):
+    def __init__(self, schedule: FaultPlan, replica=Replica, requests=Requests, register=Register, recorded=False):
         faults = Faults(schedule.lost, schedule.doubled, schedule.slow, (0.5e-3, 5e-3), schedule.long, schedule.until)
         super().__init__(schedule.seed, faults)
         if recorded:
@@ -293,8 +304,16 @@ class World(Network):
                 elif isinstance(message, m.Done):
                     promises.check_done(effect.to, message)
                 self.send(name, effect.to, message)
+            elif isinstance(effect, m.AddUp):
+                self.after(LATE, self._add_up, name, effect)
             else:
                 self.send(name, REGISTER, effect)
+
+    def _add_up(self, name: Name, asked: m.AddUp) -> None:
+        if name in self.nodes:
+            server, current = self.nodes[name], asked.round
+            total = server.replica.add(current.total, asked.gradient, current.complete)
+            server.receive(name, m.Summed(asked.part, current, total), self.now)
 
     # Faults.
 
@@ -303,7 +322,8 @@ class World(Network):
         view = self.view if life == 0 else View(0, ())
         parts = [] if schedule.also else [Part(0, (0,) * schedule.workers, ())] * schedule.parts
         options = schedule.workers, schedule.kind, schedule.staleness, schedule.patience
-        replica = self._replica(name, view, parts, *options, publish=stepped)
+        replica = self._replica(name, view, parts, *options, add=added, publish=stepped)
+        replica.defers = lambda gradient: schedule.late
         rate = 1 + self.random.uniform(-schedule.skew, schedule.skew)
         self.nodes[name] = server = Server(self, name, replica, rate)
         self.after(self.random.uniform(0.001, 0.01), server.tick)

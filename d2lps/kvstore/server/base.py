@@ -9,12 +9,14 @@ from torch import Tensor
 from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
-from d2lps.kvstore.server.shard import KeyPart, Waiting, workers
-from d2lps.kvstore.values import is_finite
+from d2lps.kvstore.record import Record
+from d2lps.kvstore.server.shard import KeyPart, Waiting, over, workers
+from d2lps.kvstore.told import told
+from d2lps.kvstore.wire.arena import SHARED, Arena
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
-NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
+EARLIER = 0.75  # of a deadline: with lost="drop" a worker counts as lost before the others give up
 
 
 class BaseStore:
@@ -28,26 +30,24 @@ class BaseStore:
     left: WorkerLost | None = None  # for workers that still push: they would wait in vain
     shards: Sequence[KeyPart] = ()
     updates: Optimizer | None = None
+    record: Record | None = None
+    arena: Arena | None = None  # for large values, which workers of this host can read there
 
-    def __init__(self, kind: str, workers: int, staleness: int, nan: str, lost: str, deadline: float):
-        for name, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
+    def __init__(self, kind: str, workers: int, staleness: int, lost: str, deadline: float):
+        for name, value, known in (("kind", kind, KINDS), ("lost", lost, LOST)):
             if value not in known:
-                raise Refused(f"{name} = {value!r}: it is one of {', '.join(known)}")
-        self.kind, self.workers, self.nan, self.lost = kind, workers, nan, lost
+                raise Refused(told("store.told.option", name=name, value=repr(value), known=", ".join(known)))
+        self.kind, self.workers, self.lost = kind, workers, lost
         self.staleness, self.deadline = validate_staleness(staleness), validate_deadline(deadline)
 
     def shard(self, number: object) -> KeyPart:
         """Return the shard with this number. Raises Refused if there is none.
 
-        Parameters
-        ----------
-        number : int
-            As :meth:`init` gave it.
+        Args:
+            number (int): As :meth:`init` gave it.
 
-        Returns
-        -------
-        Shard
-            This server's part of one key.
+        Returns:
+            (Shard): This server's part of one key.
         """
         if type(number) is not int or not 0 <= number < len(self.shards):
             raise Refused(f"there is no part {number} here: init the key first")
@@ -56,10 +56,8 @@ class BaseStore:
     def require_live(self, rank: int) -> None:
         """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on.
 
-        Parameters
-        ----------
-        rank : int
-            The worker.
+        Args:
+            rank: The worker.
         """
         if self.failed:
             raise self.failed
@@ -71,24 +69,18 @@ class BaseStore:
 
         One push per worker and key is kept; further ones stay in the socket.
 
-        Parameters
-        ----------
-        rank, number : int
-            The worker, and the shard.
-        elements, dtype : int, torch.dtype
-            Of what it pushes.
-        round_ : int
-            The number of this push, counted from 1.
+        Args:
+            rank, number: The worker, and the shard.
+            elements, dtype: Of what it pushes.
+            round_: The number of this push, counted from 1.
 
-        Returns
-        -------
-        bool
+        Returns:
             False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
         """
         shard = self.shard(number)
         shard.validate_push(elements, dtype)
         if self.kind != "dist_sync" and self.updates is None:
-            raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
+            raise Refused(told("store.told.no-optimizer", kind=self.kind))
         self.require_live(rank)
         with shard.lock:
             counted = shard.rounds[rank]
@@ -101,11 +93,16 @@ class BaseStore:
                 shard.wait(
                     lambda: shard.version >= round_ - 1 or rank not in self.live or self.is_over,
                     self.deadline,
-                    f"push {round_} to key {shard.name} waits for round {round_ - 1} to close",
+                    told("store.told.push-waits", push=round_, key=shard.name, round=round_ - 1),
                     lambda: self.missing(shard, shard.version + 1),
                 )
                 self.require_live(rank)
         return True
+
+    @property
+    def patience(self) -> float:
+        """The seconds of silence after which a worker counts as lost."""
+        return self.deadline * (EARLIER if self.lost == "drop" else 1.0)
 
     @property
     def is_over(self) -> bool:
@@ -117,30 +114,11 @@ class BaseStore:
         if self.left and self.kind == "dist_sync":
             raise self.left
 
-    def check_finite(self, rank: int, number: int, round_: int, value: Tensor, finite: bool) -> bool:
-        """Check what was received, if ``nan`` asks for it. Raises Refused if it is not finite and rejected.
-
-        Parameters
-        ----------
-        rank, number, round_ : int
-            As in :meth:`admit`.
-        value, finite : Tensor of shape (elements,), bool
-            What is pushed, and whether the rest of the key, which other servers have, is finite.
-
-        Returns
-        -------
-        bool
-            Whether it is to be added.
-        """
-        if self.nan == "propagate":
-            return True
-        finite = finite and is_finite(value)
-        if not finite and self.nan == "reject":
-            raise Refused(
-                f"push {round_} of worker {rank} to key {self.shard(number).name} is not finite, and "
-                "nan='reject': nothing of it is counted"
-            )
-        return finite
+    def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Return memory for a value: in the arena, if there is one and the value is large."""
+        large = self.arena is not None and elements * dtype.itemsize >= SHARED
+        place = self.arena.tensor(elements, dtype) if large else None
+        return torch.empty(elements, dtype=dtype) if place is None else place
 
     def missing(self, shard: KeyPart, need: int) -> list[int]:
         """Return the workers that have not pushed so often."""
@@ -149,34 +127,35 @@ class BaseStore:
     def waits(self, shard: KeyPart, waiting: Waiting) -> str:
         """Return the sentence for a pull that has waited for a whole deadline."""
         need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
-        return (
-            f"the pull of key {shard.name} has waited {self.deadline:g} s for push {need} of "
-            f"{workers(self.missing(shard, need))}"
-        )
+        seconds, missing = f"{self.deadline:g}", workers(self.missing(shard, need))
+        return told("store.told.pull-late", key=shard.name, seconds=seconds, push=need, workers=missing)
 
     def late(self, name: str, missing: list[int], expected: float) -> Timeout:
         """Return the error for a worker that has waited at a barrier for a whole deadline.
 
         ``expected``: when worker 0 last said that it is on its way.
         """
-        where = f"barrier {name}" if name else "the barrier"
-        lacking = f", {workers(missing)} missing" if missing else ""
+        where = told("store.told.barrier", name=name) if name else told("store.told.the-barrier")
         kind = Late if time.monotonic() - expected <= self.deadline else Timeout
-        return kind(f"{where}: {self.deadline:g} s are over{lacking}")
+        return kind(over(where, self.deadline, missing))
+
+
+def gone(rank: int, why: str, left: bool) -> str:
+    """Return the sentence for a worker that is lost, or has left."""
+    return told("store.told.left", rank=rank, why=why) if left else told("store.told.lost", rank=rank, why=why)
 
 
 def lost_here(rank: int) -> WorkerLost:
     """Return the error for a worker that this server has given up."""
-    return WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
+    return WorkerLost(told("store.told.without", rank=rank), (rank,))
 
 
 def require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
     """Raise Refused unless a worker initialises a part as another one did: (elements, dtype)."""
     if there != here:
-        raise Refused(
-            f"key {name} has {there[0]} elements of {there[1]} here, and worker {rank} initialises {here[0]} of "
-            f"{here[1]}: all initialise the same"
-        )
+        (elements, dtype), (others, other) = there, here
+        given = {"elements": elements, "dtype": dtype, "rank": rank, "others": others, "other": other}
+        raise Refused(told("store.told.unlike", key=name, **given))
 
 
 def require_one_dtype(shards: Sequence[KeyPart]) -> None:
@@ -187,7 +166,7 @@ def require_one_dtype(shards: Sequence[KeyPart]) -> None:
 
 def no_value(name: str, purpose: str) -> Refused:
     """Return the error for a key without a value."""
-    return Refused(f"key {name} has no value yet: init it before the first {purpose}")
+    return Refused(told("store.told.no-value", key=name, call=purpose))
 
 
 def not_kept(save: int) -> Refused:

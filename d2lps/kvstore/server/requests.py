@@ -4,7 +4,7 @@ import torch
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.wire.frames import DTYPES, IN_ROWS, Frame
+from d2lps.kvstore.wire.frames import DTYPES, Frame
 from d2lps.units import is_count
 
 
@@ -14,7 +14,7 @@ def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
     if len(dtypes) != 1 or not max(dtypes) < len(DTYPES):
         raise Refused("what is pushed together is of one dtype")
     dtype = DTYPES[dtypes.pop()]
-    if frame.entries[0].finite & IN_ROWS:
+    if frame.entries[0].in_rows:
         if len(sizes) > 1 or frame.shared or not 8 <= frame.payload <= 8 + sizes[0] * (8 + dtype.itemsize):
             raise Refused("rows are pushed of one part at a time, and no more of them than it has")
     elif frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):

@@ -16,6 +16,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import LossRecord
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -25,7 +26,7 @@ from d2lps.messages import why
 from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
-SILENT = "silent for {silent:.1f} s, with deadline={deadline:g}: on a busy machine give it more"
+RETURN, LOOK = 1.0, 0.02  # seconds in which a worker may come back whose connection has ended; between two looks
 STRANGERS = 32  # connections at once that have not yet proved who they are
 
 
@@ -198,11 +199,11 @@ class Server:
     def _ended(self, session: WorkerSession, why: str, left: bool, silent: bool) -> None:
         """Count a worker as lost whose session has ended; unless it left or was silent, it may come back first."""
         since = time.monotonic() - (own_time() - session.heard if silent else 0.0)
-        until = own_time() + (0.0 if left or silent else min(1.0, self.store.deadline / 2))
+        until = own_time() + (0.0 if left or silent else min(RETURN, self.store.deadline / 2))
         while self._open and own_time() < until:
             if self._sessions.get(session.rank) is not session:
                 return  # it is back
-            time.sleep(0.02)
+            time.sleep(LOOK)
         if left or silent or self._open and self._sessions.get(session.rank) is session:
             if self.store.record and not left:
                 self.store.record.add(LossRecord(session.rank, since, time.monotonic()))
@@ -210,11 +211,10 @@ class Server:
 
     def _watch(self) -> None:
         """Count workers as lost that are silent for a whole deadline, and answer pulls that have waited for one."""
-        # With lost="drop" that has to be known before those that wait for such a worker give up.
-        patience = self.store.deadline * (0.75 if self.store.lost == "drop" else 1.0)
         while not self._closed.wait(min(0.25, self.store.deadline / 8)):
             self.store.expire()
             for session in list(self._sessions.values()):
                 silent = own_time() - session.heard
-                if session.open and not session.working and silent > patience:
-                    session.end(SILENT.format(silent=silent, deadline=self.store.deadline))
+                if session.open and not session.working and silent > self.store.patience:
+                    seconds, deadline = f"{silent:.1f}", f"{self.store.deadline:g}"
+                    session.end(told("store.silent", silent=seconds, deadline=deadline))

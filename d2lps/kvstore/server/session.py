@@ -31,8 +31,9 @@ from d2lps.kvstore.server.requests import (
 )
 from d2lps.kvstore.server.shard import Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.told import packed, told
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import FINITE, IN_ROWS, NOTHING, PUSHES, Broken, Frame, Op, raw
+from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
 from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -53,7 +54,7 @@ class WorkerSession:
         self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
         self.heard, self.open = own_time(), True
         self.working = False  # a worker that waits here for others is silent meanwhile, and not lost
-        self._ended, self._why, self._silent = ended, "its connection has ended", False
+        self._ended, self._why, self._silent = ended, told("store.told.ended"), False
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         self._sending = threading.Lock()
         # By request: values in shared memory that the worker still reads, and the records to make when it has.
@@ -84,7 +85,7 @@ class WorkerSession:
         except Broken as error:
             self._why = str(error) if self.open else self._why
         except Exception:
-            self._why, self._silent = "the server failed at what it asked for", True  # it would fail again
+            self._why, self._silent = told("store.told.failed"), True  # it would fail again
             raise
         finally:  # whatever the reason, the others must not wait for it
             if left:
@@ -92,7 +93,7 @@ class WorkerSession:
                 time.sleep(0.01)
             self.close()
             self.channel.remote and self.channel.remote.close()  # no other thread uses it
-            self._ended(self, "it said goodbye" if left else self._why, left, self._silent)
+            self._ended(self, told("store.told.goodbye") if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:
         while self.open:
@@ -158,7 +159,7 @@ class WorkerSession:
         dtype, sizes, new = self._admit(frame)
         if frame.shared:
             tensors, start = self._shared_push(frame, dtype)
-        elif frame.entries[0].finite & IN_ROWS:
+        elif frame.entries[0].in_rows:
             tensors = [self._rows_pushed(frame, dtype)]
         else:
             room = torch.empty(sum(sizes), dtype=dtype)
@@ -168,17 +169,13 @@ class WorkerSession:
         pushes = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, tensors, strict=True) if fresh]
         if not pushes:
             return
-        finite = [
-            self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite & FINITE))
-            for entry, tensor in pushes
-        ]
         end = time.monotonic()
         with self.store.counting(self.rank):
-            for (entry, tensor), well in zip(pushes, finite, strict=True):
+            for entry, tensor in pushes:
                 if self.store.record:
-                    nbytes = frame.payload if entry.finite & IN_ROWS else tensor.nbytes
+                    nbytes = frame.payload if entry.in_rows else tensor.nbytes
                     self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
-                self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
+                self.store.push(self.rank, entry.part, entry.round, tensor, own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
@@ -325,7 +322,7 @@ class WorkerSession:
         """Answer with a page of the record."""
         start = frame.metadata.get("from", 0)
         if self.store.record is None:
-            raise Refused("this store keeps no record: create it with record=True")
+            raise Refused(told("store.told.no-record"))
         if not is_count(start):
             raise Refused("the record is told from a number on")
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
@@ -389,8 +386,8 @@ class WorkerSession:
             for place, entry in enumerate(entries)
             if entry.part < len(shards) and entry.round <= shards[entry.part].rounds[self.rank]
         ]
-        metadata = {"kind": type(error).__name__, "sentence": str(error)}
-        metadata |= {name: list(getattr(error, name, ())) for name in ("ranks", "servers", "keys")}
+        sentence, ranks = str(error), list(getattr(error, "ranks", ()))
+        metadata = {"kind": type(error).__name__, "sentence": sentence, "told": packed(sentence), "ranks": ranks}
         self._answer(Op.ERROR, frame.number, metadata | {"counted": counted})
 
     def _answer(

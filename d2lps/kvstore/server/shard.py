@@ -12,8 +12,10 @@ from torch import Tensor
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, Timeout
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered
+from d2lps.kvstore.told import told
 
 log = logging.getLogger("d2lps.kvstore.server")
+LOOK = 1.0  # seconds after which a thread that waits looks again, also if no other thread has woken it
 
 
 class Snapshot(NamedTuple):
@@ -78,7 +80,7 @@ class KeyPart:
                 f"{dtype} are pushed: push what was initialized"
             )
         if self.value is None:
-            raise Refused(f"key {self.name} has no value yet: init it before the first push")
+            raise Refused(told("store.told.no-value", key=self.name, call="push"))
 
     def validate_rows(self, width: int, rows: Tensor) -> None:
         """Raise Refused unless it has these rows of ``width`` elements."""
@@ -95,11 +97,11 @@ class KeyPart:
     def require_between_rounds(self, name: str) -> None:
         """Raise Refused if a round is open; ``name``: of the call."""
         if self.busy:
-            raise Refused(f"key {self.name} is in the midst of a round: {name} at a barrier")
+            raise Refused(told("store.told.open-round", key=self.name, call=name))
 
     def not_updated(self, why: str) -> KVError:
         """Return the error for a value that may be half of something."""
-        return KVError(f"key {self.name} could not be updated {why}: load what was saved of it")
+        return KVError(told("store.told.not-updated", key=self.name, why=why))
 
 
 class Shard(KeyPart):
@@ -116,7 +118,6 @@ class Shard(KeyPart):
         self.summed: list[int] = []
         self.sum: Tensor | None = None
         self.own = False  # the sum may stay in its place
-        self.skip = False  # the round will change nothing
         self.waiting: list[Waiting] = []
         self.lock = threading.Lock()
         self.changed, self.queued = threading.Condition(self.lock), 0  # queued: pushes that wait for the next round
@@ -141,7 +142,7 @@ class Shard(KeyPart):
     def fail(self, error: Exception) -> None:
         """Give the value to no worker until it is loaded anew: it may be half of something."""
         log.exception("key %s could not be updated", self.name)
-        why = f"in round {self.version + 1} ({type(error).__name__}: {error})"
+        why = f"{type(error).__name__}: {error}"
         self.failed = self.failed or self.not_updated(why)
 
     def state(self, optimizer: Optimizer | None) -> State:
@@ -151,7 +152,7 @@ class Shard(KeyPart):
                 raise self.failed
             self.require_between_rounds("save")
             if self.value is None:
-                raise Refused(f"key {self.name} has no value yet: init it before a save")
+                raise Refused(told("store.told.no-value", key=self.name, call="save"))
             return {"value": self.value} | remembered(optimizer, lent(self.memory))
 
     def restore(self, state: State, optimizer: Optimizer | None) -> None:
@@ -173,8 +174,18 @@ def deliver(done: "list[tuple[Waiting, Snapshot | KVError]]") -> None:
 
 
 def workers(ranks: Iterable[int]) -> str:
+    """Return the sentence's part that names workers."""
     ranks = list(ranks)
-    return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(map(str, ranks))}"
+    if len(ranks) == 1:
+        return told("store.told.worker", ranks=ranks[0])
+    return told("store.told.workers", ranks=", ".join(map(str, ranks)))
+
+
+def over(what: str, seconds: float, missing: list[int]) -> str:
+    """Return the sentence for a wait that was too long: which wait, and for which workers."""
+    if missing:
+        return told("store.told.missing", what=what, seconds=f"{seconds:g}", workers=workers(missing))
+    return told("store.told.over", what=what, seconds=f"{seconds:g}")
 
 
 def wait_until(
@@ -189,7 +200,5 @@ def wait_until(
     while not done():
         left = end - time.monotonic()
         if left <= 0:
-            ranks = missing()
-            lacking = f", {workers(ranks)} missing" if ranks else ""
-            raise Timeout(f"{what}: {seconds:g} s are over{lacking}")
-        condition.wait(min(1.0, left))
+            raise Timeout(over(what, seconds, missing()))
+        condition.wait(min(LOOK, left))

@@ -15,57 +15,44 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.server.barriers import Barriers
-from d2lps.kvstore.server.base import BaseStore, no_value, not_kept, require_one_dtype, require_same_shape
+from d2lps.kvstore.server.base import BaseStore, gone, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.server.staged import Staged
-from d2lps.kvstore.wire.arena import SHARED, Arena
 
 
 class ShardStore(BaseStore):
     """The shards of one server: its part of every key.
 
-    Parameters
-    ----------
-    kind : str
-        ``"dist_sync"``: a pull gets exactly the round that its worker has pushed; ``"dist_async"``: every push is
-        applied as it comes; ``"dist_ssp"``: the same, and a worker in its clock c (c pushes of the key are done)
-        waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
-    workers : int
-        How many push.
-    staleness : int
-        Clocks that the slowest worker may be behind with ``"dist_ssp"``.
-    nan : str
-        What is done with a push that is not finite: ``"propagate"`` it, ``"reject"`` it (an error to that worker,
-        who may push again), or ``"skip"`` the whole round for all.
-    lost : str
-        What a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
-        over those who are left, and ``counted`` says how many that were).
-    deadline : float
-        Seconds that a call may wait.
-    record : bool
-        Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
+    Args:
+        kind: ``"dist_sync"``: a pull gets exactly the round that its worker has pushed; ``"dist_async"``: every push is
+            applied as it comes; ``"dist_ssp"``: the same, and a worker in its clock c (c pushes of the key are done)
+            waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
+        workers: How many push.
+        staleness: Clocks that the slowest worker may be behind with ``"dist_ssp"``.
+        lost: The effect of a lost worker on the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
+            close over those who are left, and ``counted`` says how many that were).
+        deadline: Seconds that a call may wait.
+        record: Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
 
-    Attributes
-    ----------
-    shards : list of Shard
-        By their numbers; each has a ``version`` (rounds that are closed) and a ``value``.
+    Attributes:
+        shards (list of Shard): By their numbers; each has a ``version`` (rounds that are closed) and a ``value``.
 
-    Examples
-    --------
-    >>> server = ShardStore("dist_sync", workers=2)
-    >>> for rank in range(2):
-    ...     number = server.init(rank, "w", 1, torch.float32, torch.zeros(1))
-    >>> for rank in (1, 1, 0):  # one of them comes twice
-    ...     if server.admit(rank, number, 1, torch.float32, round_=1):
-    ...         server.push(rank, number, 1, torch.tensor([4.0**rank]))
-    >>> server.shards[number].version, server.shards[number].value
-    (1, tensor([5.]))
+    Example:
+        >>> server = ShardStore("dist_sync", workers=2)
+        >>> for rank in range(2):
+        ...     number = server.init(rank, "w", 1, torch.float32, torch.zeros(1))
+        >>> for rank in (1, 1, 0):  # one of them comes twice
+        ...     if server.admit(rank, number, 1, torch.float32, round_=1):
+        ...         server.push(rank, number, 1, torch.tensor([4.0**rank]))
+        >>> server.shards[number].version, server.shards[number].value
+        (1, tensor([5.]))
     """
 
     def __init__(
@@ -74,17 +61,15 @@ class ShardStore(BaseStore):
         workers: int,
         *,
         staleness: int = 0,
-        nan: str = "propagate",
         lost: str = "fail",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         record: bool = False,
     ):
-        super().__init__(kind, workers, staleness, nan, lost, deadline)
+        super().__init__(kind, workers, staleness, lost, deadline)
         self.record = Record() if record else None
         self.live = set(range(workers))
         self.shards: list[Shard] = []
         self.chosen = self.loaded = 0  # the numbers of the last optimizer and the last load
-        self.arena: Arena | None = None  # for large values, which workers of this host can read there
         self._names: dict[str, int] = {}
         self._staged, self._kept = Staged(), (0, ())  # kept: the number of a save, and the states of all shards
         self._barriers = Barriers()
@@ -95,18 +80,12 @@ class ShardStore(BaseStore):
     def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
         """Make a shard, unless it exists; the value of rank 0 counts, as with MXNet.
 
-        Parameters
-        ----------
-        rank : int
-            The worker.
-        name, elements, dtype : str, int, torch.dtype
-            Of the shard, the same from all workers; otherwise it is Refused.
-        value : Tensor of shape (elements,), or None
-            The first value, from worker 0.
+        Args:
+            rank: The worker.
+            name, elements, dtype: Of the shard, the same from all workers; otherwise it is Refused.
+            value (Tensor of shape (elements,), or None): The first value, from worker 0.
 
-        Returns
-        -------
-        int
+        Returns:
             Its number.
         """
         with self._changed:
@@ -118,37 +97,29 @@ class ShardStore(BaseStore):
         require_same_shape(name, (shard.elements, shard.dtype), rank, (elements, dtype))
         with shard.lock:
             if shard.value is None and value is not None:
-                shard.value = self._allocate(shard).copy_(value)
+                shard.value = self.allocate(shard.elements, shard.dtype).copy_(value)
         return shard.number
 
     def counting(self, rank: int) -> AbstractContextManager:
         """Return a context within which the pushes of one frame are counted.
 
-        Parameters
-        ----------
-        rank : int
-            The worker. Raises WorkerLost if its pushes cannot count.
+        Args:
+            rank: The worker. Raises WorkerLost if its pushes cannot count.
 
-        Returns
-        -------
-        AbstractContextManager
+        Returns:
             For a ``with`` block.
         """
         self.require_live(rank)
         self.require_complete()
         return nullcontext()
 
-    def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
+    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
 
-        Parameters
-        ----------
-        rank, number, round_ : int
-            As in :meth:`admit`.
-        value : Tensor of shape (elements,)
-            It stays as it is until the round closes.
-        finite, own : bool
-            Whether it is to be added, or the round skipped; whether the store may keep ``value`` for ever.
+        Args:
+            rank, number, round_: As in :meth:`admit`.
+            value (Tensor of shape (elements,)): It stays as it is until the round closes.
+            own: Whether the store may keep ``value`` for ever.
         """
         shard = self.shard(number)
         with shard.lock:
@@ -158,29 +129,22 @@ class ShardStore(BaseStore):
                 self.require_live(rank)
             shard.rounds[rank] = round_
             if self.kind == "dist_sync":
-                shard.skip |= not finite
                 shard.arrived[rank] = value, own
                 done = self._merge(shard)
             else:
-                self._publish(shard, value if finite else None, own, [rank])
+                self._publish(shard, value, own, [rank])
                 done = self._readable(shard)
         deliver(done)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
         """Give a worker the values of several shards, now or when all of them may be read.
 
-        Parameters
-        ----------
-        rank : int
-            The worker.
-        wanted : sequence of (int, int)
-            For each shard its number, and the pushes of this worker that have to be in it.
-        reply : callable
-            Called once, with a list of snapshots (``value``, ``version``, ``counted``) or a KVError.
+        Args:
+            rank: The worker.
+            wanted: For each shard its number, and the pushes of this worker that have to be in it.
+            reply: Called once, with a list of snapshots (``value``, ``version``, ``counted``) or a KVError.
 
-        Returns
-        -------
-        bool
+        Returns:
             Whether it was called at once.
         """
         self.require_live(rank)
@@ -207,18 +171,14 @@ class ShardStore(BaseStore):
     ) -> str | None:
         """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
 
-        Parameters
-        ----------
-        rank, number, name : int, int, str
-            The worker; the number and name of the barrier. It may come again to the last four of a name.
-        note : str, optional
-            The note of worker 0 for all.
-        coming : bool
-            Worker 0 is on its way, and does not wait yet: until it comes, the others get Late instead of Timeout.
+        Args:
+            rank, number, name: The worker; the number and name of the barrier. It may come again to the last four of a
+                name.
+            note: The note of worker 0 for all.
+            coming: Worker 0 is on its way, and does not wait yet: until it comes, the others get Late instead of
+                Timeout.
 
-        Returns
-        -------
-        str or None
+        Returns:
             The note of worker 0.
         """
         if coming:
@@ -229,15 +189,11 @@ class ShardStore(BaseStore):
     def come(self, rank: int, number: int, name: str = "", note: str | None = None) -> tuple:
         """Come to a barrier, and do not wait yet.
 
-        Parameters
-        ----------
-        rank, number, name, note : int, int, str, str
-            As :meth:`barrier` takes them.
+        Args:
+            rank, number, name, note: As :meth:`barrier` takes them.
 
-        Returns
-        -------
-        tuple
-            For :meth:`wait_at`.
+        Returns:
+            The argument of :meth:`wait_at`.
         """
         self.require_live(rank)
         with self._changed:
@@ -249,14 +205,10 @@ class ShardStore(BaseStore):
     def wait_at(self, place: tuple) -> str | None:
         """Wait at a barrier. Raises WorkerLost, or Timeout.
 
-        Parameters
-        ----------
-        place : tuple
-            As :meth:`come` returned it.
+        Args:
+            place: As :meth:`come` returned it.
 
-        Returns
-        -------
-        str or None
+        Returns:
             The note of worker 0.
         """
         name, barrier, call = place
@@ -275,14 +227,10 @@ class ShardStore(BaseStore):
     def last_barrier(self, rank: int, name: str) -> int:
         """Return the number of the last barrier that all have passed; at a later one this worker has not come.
 
-        Parameters
-        ----------
-        rank, name : int, str
-            The worker; of the barrier.
+        Args:
+            rank, name: The worker; of the barrier.
 
-        Returns
-        -------
-        int
+        Returns:
             0 if there is none.
         """
         with self._changed:
@@ -291,12 +239,10 @@ class ShardStore(BaseStore):
     def set_optimizer(self, rank: int, optimizer: Optimizer | None, number: int | None = None) -> None:
         """Update by an optimizer from the next round on that closes. The same rule goes on with its state.
 
-        Parameters
-        ----------
-        rank, optimizer : int, Optimizer or None
-            The worker; a rule with its numbers. Raises Refused if a key has whole numbers, which no rule steps.
-        number : int, optional
-            Of the call: one that comes again, or late, changes nothing.
+        Args:
+            rank, optimizer: The worker; a rule with its numbers. Raises Refused if a key has whole numbers, which no
+                rule steps.
+            number: Of the call: one that comes again, or late, changes nothing.
         """
         self.require_live(rank)
         with self._changed:
@@ -309,12 +255,9 @@ class ShardStore(BaseStore):
     def keep(self, rank: int, save: int, keep: bool) -> None:
         """Keep all shards as they are now, for a save instead of any before it; or let go of them.
 
-        Parameters
-        ----------
-        rank, save : int, int
-            The worker, and the number of the save. Raises Refused in the midst of a round.
-        keep : bool
-            Whether they are kept from here on. Nothing is copied until it is changed.
+        Args:
+            rank, save: The worker, and the number of the save. Raises Refused in the midst of a round.
+            keep: Whether they are kept from here on. Nothing is copied until it is changed.
         """
         self.require_live(rank)
         with self._changed:
@@ -326,14 +269,10 @@ class ShardStore(BaseStore):
     def kept(self, save: int, number: int) -> State:
         """Return the state that was kept of a shard. Raises Refused if it is not here any more.
 
-        Parameters
-        ----------
-        save, number : int
-            The number of the save, and of the shard.
+        Args:
+            save, number: The number of the save, and of the shard.
 
-        Returns
-        -------
-        State
+        Returns:
             Its value, and what the optimizer remembers of it, by name.
         """
         kept, states = self._kept
@@ -344,13 +283,10 @@ class ShardStore(BaseStore):
     def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
         """Make a state ready that is loaded into a shard, until :meth:`commit` or :meth:`drop`.
 
-        Parameters
-        ----------
-        rank, load, number : int
-            The worker; the number of the load, instead of any before it; the shard. Raises Refused in the midst of a
-            round.
-        state, optimizer : dict, Optimizer or None
-            The value, and what the optimizer, which is loaded with it, remembers of it.
+        Args:
+            rank, load, number: The worker; the number of the load, instead of any before it; the shard. Raises Refused
+                in the midst of a round.
+            state, optimizer: The value, and what the optimizer, which is loaded with it, remembers of it.
         """
         self.require_live(rank)
         with self._changed:
@@ -362,12 +298,10 @@ class ShardStore(BaseStore):
     def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
         """Take all that was staged at once. Raises Refused, and nothing has changed, unless all of it is there.
 
-        Parameters
-        ----------
-        rank, load, parts : int
-            The worker; the number of the load; how many shards were staged. The same again changes nothing.
-        optimizer : Optimizer or None
-            From now on.
+        Args:
+            rank, load, parts: The worker; the number of the load; how many shards were staged. The same again changes
+                nothing.
+            optimizer: From now on.
         """
         self.require_live(rank)
         with self._changed:
@@ -382,10 +316,8 @@ class ShardStore(BaseStore):
     def drop(self, load: int) -> None:
         """Forget what was staged.
 
-        Parameters
-        ----------
-        load : int
-            The number of the load.
+        Args:
+            load: The number of the load.
         """
         with self._changed:
             self._staged.drop(load)
@@ -395,17 +327,14 @@ class ShardStore(BaseStore):
     def lose(self, rank: int, why: str, left: bool = False) -> None:
         """Go on, or fail, without a worker.
 
-        Parameters
-        ----------
-        rank, why : int, str
-            The worker, and the reason.
-        left : bool
-            Whether it has said goodbye: then only those that still wait for it fail.
+        Args:
+            rank, why: The worker, and the reason.
+            left: Whether it has said goodbye: then only those that still wait for it fail.
         """
         with self._changed:
             if rank not in self.live:
                 return
-            error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
+            error = WorkerLost(gone(rank, why, left), (rank,))
             if self.lost == "fail" and left and not any(shard.busy or shard.waiting for shard in list(self.shards)):
                 self.left = error  # those that push from now on wait in vain
             elif self.lost == "fail" or self.live == {rank}:
@@ -437,12 +366,6 @@ class ShardStore(BaseStore):
 
     # ---- rounds; the lock of the shard is held
 
-    def _allocate(self, shard: Shard) -> Tensor:
-        """Return room for a value: in the arena, if there is one and the value is large."""
-        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
-        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
-        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
-
     def _merge(self, shard: Shard) -> list:
         """Add to the open round what can be added in the order of the ranks, and close it after the last.
 
@@ -461,13 +384,14 @@ class ShardStore(BaseStore):
                 elif shard.own or self.updates or self.live.difference(shard.summed):
                     shard.sum.add_(value)
                 else:  # the last one: the sum goes straight to where it will stay
-                    shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
+                    place = self.allocate(shard.elements, shard.dtype)
+                    shard.sum, shard.own = torch.add(shard.sum, value, out=place), True
             except Exception as error:  # no memory left
                 shard.fail(error)
         if not shard.summed or self.failed:
             return []
-        total, ranks = None if shard.skip else shard.sum, shard.summed
-        shard.sum, shard.summed, shard.skip = None, [], False
+        total, ranks = shard.sum, shard.summed
+        shard.sum, shard.summed = None, []
         self._publish(shard, total, shard.own, ranks)
         if shard.queued:
             shard.changed.notify_all()
@@ -493,7 +417,7 @@ class ShardStore(BaseStore):
         if updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
             shard.value = gradient
             return
-        room = self._allocate(shard)
+        room = self.allocate(shard.elements, shard.dtype)
         if updates is None:
             shard.value = room.copy_(gradient)
         else:

@@ -104,6 +104,36 @@ class Arena(Mapping):
         return offset if segment and 0 <= offset < segment.nbytes else None
 
 
+class Buffers:
+    """Two buffers per server, from which servers of this host read the pushes of a key.
+
+    A server may still read the last push when the next one is written, but not the one before: two are enough. A push
+    that is sent again stays as it lies there, because the server may have added the pushes of others to it.
+    """
+
+    def __init__(self):
+        self.free = 0  # pushes up to this one are read by no server any more
+        self._push, self._side = 0, 0  # the number of the last push, and which of the two buffers it is in
+        self._tensors: dict[tuple[int, int], tuple[Tensor, int]] = {}  # (server, side) → the buffer, and its push
+
+    def begin(self, push: int, counted: int) -> None:
+        """Choose the buffer of a push; so many pushes before it are counted. Again for the same push: no change."""
+        if self._push < push:
+            self._push = push
+            if self.free < counted:
+                self._side = 1 - self._side
+
+    def of(self, server: int, like: Tensor, arena: Arena) -> tuple[Tensor | None, bool]:
+        """Return the buffer for a server, None if there is no memory left, and whether it has this push already."""
+        tensor, push = self._tensors.get((server, self._side), (None, 0))
+        return (arena.tensor(like.numel(), like.dtype), False) if tensor is None else (tensor, push == self._push)
+
+    def write(self, server: int, tensor: Tensor, value: Tensor) -> None:
+        """Write the part of the push that goes to a server into its buffer."""
+        tensor.copy_(value)
+        self._tensors[server, self._side] = tensor, self._push
+
+
 class RemoteArena(Mapping):
     """The arena that process ``peer`` has ``lent``. Raises TensorError if it cannot be trusted or opened."""
 

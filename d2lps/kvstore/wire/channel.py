@@ -13,6 +13,7 @@ import numpy as np
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import frames
 from d2lps.kvstore.wire.arena import RemoteArena
 from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
@@ -24,30 +25,23 @@ BLOCK = 4 << 20  # bytes that are received at once, and summed while they are in
 class Channel:
     """Frames over a connected stream socket. One thread may send while another receives.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        A connected stream socket; the channel closes it.
-    seconds : float
-        The longest pause in the middle of a frame.
+    Args:
+        sock: A connected stream socket; the channel closes it.
+        seconds: The longest pause in the middle of a frame.
 
-    Attributes
-    ----------
-    keys : tuple of bytes, or None
-        The keys of the codes for frames sent and received, 32 bytes each, once they are agreed.
-    covers_payload : bool
-        True if the codes also cover the payloads.
-    remote : RemoteArena, or None
-        Memory of the other end, if both are on one host.
+    Attributes:
+        keys (tuple of bytes, or None): The keys of the codes for frames sent and received, 32 bytes each, once they are
+            agreed.
+        covers_payload (bool): True if the codes also cover the payloads.
+        remote (RemoteArena, or None): Memory of the other end, if both are on one host.
 
-    Examples
-    --------
-    >>> one, other = (Channel(end, seconds=5) for end in socket.socketpair())
-    >>> one.send(Op.BARRIER, number=7, metadata={"round": 1})
-    >>> other.receive().metadata
-    {'round': 1}
-    >>> one.close(), other.close()
-    (None, None)
+    Example:
+        >>> one, other = (Channel(end, seconds=5) for end in socket.socketpair())
+        >>> one.send(Op.BARRIER, number=7, metadata={"round": 1})
+        >>> other.receive().metadata
+        {'round': 1}
+        >>> one.close(), other.close()
+        (None, None)
     """
 
     def __init__(self, sock: socket.socket, seconds: float):
@@ -79,14 +73,10 @@ class Channel:
     def borrow(self, lent: object) -> bool:
         """Open the memory of the other end, as :attr:`remote`.
 
-        Parameters
-        ----------
-        lent : object
-            The path, inode and bytes that the other end has sent.
+        Args:
+            lent: The path, inode and bytes that the other end has sent.
 
-        Returns
-        -------
-        bool
+        Returns:
             True if it could be opened.
         """
         with suppress(TensorError):
@@ -96,10 +86,8 @@ class Channel:
     def patience(self, seconds: float) -> None:
         """Set the longest pause of the socket.
 
-        Parameters
-        ----------
-        seconds : float
-            More than 0.
+        Args:
+            seconds: More than 0.
         """
         # The kernel keeps the time: with a timeout of Python, MSG_WAITALL would not wait for all bytes.
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6) or 1)
@@ -125,27 +113,17 @@ class Channel:
     ) -> None:
         """Send a frame.
 
-        Parameters
-        ----------
-        op : Op
-            The operation that it requests or answers.
-        number : int
-            The number of the request, which its answer repeats.
-        entries : sequence of Entry, or array of ``frames.ENTRIES``
-            The parts that it is about.
-        metadata : dict, optional
-            The table as JSON, if there are no entries.
-        payload : memoryview
-            Bytes of tensors (:func:`raw`).
-        shared : bool
-            True if the payload has the offsets of tensors in shared memory.
+        Args:
+            op: The operation that it requests or answers.
+            number: The number of the request, which its answer repeats.
+            entries (sequence of Entry, or array of ``frames.ENTRIES``): The parts that it is about.
+            metadata: The table as JSON, if there are no entries.
+            payload: Bytes of tensors (:func:`raw`).
+            shared: True if the payload has the offsets of tensors in shared memory.
 
-        Raises
-        ------
-        Refused
-            The frame is too long: nothing was sent, and the channel can still be used.
-        Broken
-            The connection has ended, or the other end has received nothing for too long.
+        Raises:
+            Refused: The frame is too long: nothing was sent, and the channel can still be used.
+            Broken: The connection has ended, or the other end has received nothing for too long.
         """
         is_array = isinstance(entries, np.ndarray)
         table = entries.tobytes() if is_array else b"".join(ENTRY.pack(*entry) for entry in entries)
@@ -187,27 +165,21 @@ class Channel:
         except BlockingIOError:
             raise Broken("the other end has stopped receiving") from None
         except OSError as error:
-            raise Broken(f"the connection has ended ({error.strerror or error})") from None
+            raise Broken(told("store.told.cut", why=error.strerror or error)) from None
 
     # ---- receiving
 
     def receive(self, idle: bool = False) -> Frame | None:
         """Receive the next frame without its payload, which :meth:`into` or :meth:`skip` must receive next.
 
-        Parameters
-        ----------
-        idle : bool
-            True to return None if nothing arrives within the patience.
+        Args:
+            idle: True to return None if nothing arrives within the patience.
 
-        Returns
-        -------
-        Frame, or None
+        Returns:
             The frame, or None if nothing arrived.
 
-        Raises
-        ------
-        Broken
-            The data is not a valid frame, or the connection has ended.
+        Raises:
+            Broken: The data is not a valid frame, or the connection has ended.
         """
         head = bytearray(HEADER.size)
         if self._fill(memoryview(head), idle) is None:
@@ -243,17 +215,12 @@ class Channel:
     def into(self, frame: Frame, room: memoryview) -> None:
         """Receive the payload of a frame directly into its memory.
 
-        Parameters
-        ----------
-        frame : Frame
-            The one that was received last.
-        room : memoryview
-            ``frame.payload`` bytes.
+        Args:
+            frame: The one that was received last.
+            room: ``frame.payload`` bytes.
 
-        Raises
-        ------
-        Broken
-            Its checksum or code is wrong, or the connection has ended.
+        Raises:
+            Broken: Its checksum or code is wrong, or the connection has ended.
         """
         if len(room) != frame.payload:
             raise Broken(f"a payload of {frame.payload} bytes instead of {len(room)}")
@@ -277,15 +244,11 @@ class Channel:
     def skip(self, frame: Frame) -> None:
         """Discard the payload of a frame, unless it was received.
 
-        Parameters
-        ----------
-        frame : Frame
-            The one that was received last.
+        Args:
+            frame: The one that was received last.
 
-        Raises
-        ------
-        Broken
-            A part of it was received, so the next bytes do not begin a frame.
+        Raises:
+            Broken: A part of it was received, so the next bytes do not begin a frame.
         """
         if self._left is None:
             raise Broken("a payload was received only in part")
@@ -308,11 +271,11 @@ class Channel:
             except BlockingIOError:
                 if idle and not done:
                     return None
-                raise Broken("the other end fell silent in the middle of a frame") from None
+                raise Broken(told("store.told.silent-within")) from None
             except OSError as error:
-                raise Broken(f"the connection has ended ({error.strerror or error})") from None
+                raise Broken(told("store.told.cut", why=error.strerror or error)) from None
             if not got:
-                raise Broken(f"the connection was closed{'' if idle and not done else ' in the middle of a frame'}")
+                raise Broken(told("store.told.closed") if idle and not done else told("store.told.closed-within"))
             done += got
         return True
 

@@ -11,13 +11,12 @@ from torch import Tensor
 
 HEADER = struct.Struct("<4sBBHIIQQI")
 ENTRY = struct.Struct("<IBB2xQQ")
-FIELDS = [("part", "<u4"), ("dtype", "u1"), ("finite", "u1"), ("elements", "<u8"), ("round", "<u8")]
+FIELDS = [("part", "<u4"), ("dtype", "u1"), ("in_rows", "u1"), ("elements", "<u8"), ("round", "<u8")]
 ENTRIES = np.dtype(FIELDS, align=True)  # the layout of ENTRY
-MAGIC, VERSION = b"d2kv", 1
+MAGIC, VERSION = b"d2kv", 2
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 CODED = 1  # flag: a code that also covers the payload follows
 SHARED = 2  # flag: the payload has offsets in shared memory; in a pull: the answer may
-FINITE, IN_ROWS = 1, 2  # bits of an entry's ``finite``
 NOTHING = memoryview(b"")
 DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8
 
@@ -45,24 +44,18 @@ class Broken(ConnectionError):
 class Entry(NamedTuple):
     """A part of a key in the table of a frame, in 24 bytes.
 
-    Parameters
-    ----------
-    part : int
-        Its number at the server.
-    dtype : int
-        Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
-    finite : int
-        Even if any value of the whole key is not finite, so that all its servers do the same; plus 2 if the payload has
-        only some rows of this part: their count and their numbers, each as int64, and then their values.
-    elements : int
-        Their number.
-    round : int
-        The number of this worker's push, or of its last push before a pull.
+    Args:
+        part: Its number at the server.
+        dtype: Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
+        in_rows: 1 if the payload has only some rows of this part: their count and their numbers, each as int64, and
+            then their values.
+        elements: Their number.
+        round: The number of this worker's push, or of its last push before a pull.
     """
 
     part: int
     dtype: int
-    finite: int
+    in_rows: int
     elements: int
     round: int
 
@@ -70,20 +63,13 @@ class Entry(NamedTuple):
 class Frame(NamedTuple):
     """A valid header and table. The payload is still in the socket: see :meth:`Channel.into`.
 
-    Parameters
-    ----------
-    op : Op
-        The operation that it requests or answers.
-    number : int
-        The number of the request, which its answer repeats.
-    entries : list of Entry
-        The parts in its table, if the table has entries.
-    metadata : dict
-        The table, if it is JSON.
-    payload : int
-        Bytes that follow.
-    flags : int
-        Bits: a code covers the payload (1), tensors are in shared memory (2).
+    Args:
+        op: The operation that it requests or answers.
+        number: The number of the request, which its answer repeats.
+        entries: The parts in its table, if the table has entries.
+        metadata: The table, if it is JSON.
+        payload: Bytes that follow.
+        flags: Bits: a code covers the payload (1), tensors are in shared memory (2).
     """
 
     op: Op
@@ -102,20 +88,15 @@ class Frame(NamedTuple):
 def raw(tensor: Tensor) -> memoryview:
     """Return the bytes of a flat tensor, without a copy.
 
-    Parameters
-    ----------
-    tensor : Tensor of shape (n,)
-        Contiguous, in main memory.
+    Args:
+        tensor (Tensor of shape (n,)): Contiguous, in main memory.
 
-    Returns
-    -------
-    memoryview
+    Returns:
         Its bytes, writable.
 
-    Examples
-    --------
-    >>> bytes(raw(torch.tensor([1, 2], dtype=torch.uint8)))
-    b'\\x01\\x02'
+    Example:
+        >>> bytes(raw(torch.tensor([1, 2], dtype=torch.uint8)))
+        b'\\x01\\x02'
     """
     return memoryview(as_bytes(tensor).numpy()) if tensor.numel() else NOTHING
 

@@ -38,12 +38,12 @@ class Bundle:
         which = f" {servers.index(self.server) + 1}/{len(servers)}" if len(servers) > 1 else ""
         return validate_key(spec.key) + which
 
-    def entries(self, rounds: Sequence[int], finite: Sequence[bool] | None = None) -> np.ndarray:
-        """Return the table of a frame: ``rounds`` and ``finite`` (all of them, if left out) are by key."""
+    def entries(self, rounds: Sequence[int]) -> np.ndarray:
+        """Return the table of a frame; ``rounds`` are by key."""
         entries = np.empty(len(self.places), ENTRIES)
         entries["part"], entries["elements"], entries["dtype"] = self.numbers, self.sizes, DTYPES.index(self.dtype)
         entries["round"] = [rounds[place] for place in self.places]
-        entries["finite"] = 1 if finite is None else [finite[place] for place in self.places]
+        entries["in_rows"] = 0
         return entries
 
     def pieces(self, flats: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,6 @@ answered, not counted twice. A server that cannot be reached within the deadline
 
 import copy
 import math
-import os
 import secrets
 import threading
 import time
@@ -18,11 +17,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
-from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.told import unpacked
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -30,7 +31,7 @@ from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op,
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.messages import text, why
 
-KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost and Diverged
+KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
 
@@ -38,7 +39,7 @@ INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank l
 class Request:
     """What is asked of a server: all that is needed to ask again, and the answer when it is there.
 
-    ``into``: where the answer belongs, as it comes through the socket; ``stage``: what puts a push into shared memory,
+    ``into``: where the answer belongs, as it comes through the socket; ``write``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
     ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more.
     """
@@ -48,7 +49,7 @@ class Request:
     metadata: dict | None = None
     payload: memoryview = NOTHING
     into: memoryview = NOTHING
-    stage: Callable[[], object] | None = None
+    write: Callable[[], object] | None = None
     pieces: Sequence[Tensor] = ()
     number: int = 0
     answer: Frame | None = None
@@ -60,7 +61,7 @@ class Request:
     @property
     def shared(self) -> bool:
         """Whether what travels only says where in shared memory the tensors lie."""
-        return self.stage is not None or self.op == Op.PULL and bool(self.pieces)
+        return self.write is not None or self.op == Op.PULL and bool(self.pieces)
 
     def fail(self, error: KVError) -> None:
         self.error = error
@@ -81,7 +82,7 @@ class ServerClient:
         *,
         secret: bytes = b"",
         run: str = "",
-        deadline: float = 30.0,
+        deadline: float = DEADLINE,
         incarnation: str = INCARNATION,
         arena: Arena | None = None,
         certificates: tls.Certificates | None = None,
@@ -103,7 +104,7 @@ class ServerClient:
         self._leaving: Request | None = None  # which is being sent, and
         self._coming: Request | None = None  # whose answer is being put where it belongs
         self._goodbye: Request | None = None
-        self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), own_time()
+        self._asked, self._open, self._heard = 0, True, own_time()
         self._hearing = False  # an answer comes, which may take longer than the deadline
         self._channel: Channel | None = None
         self._lost: KVError | None = None
@@ -122,8 +123,6 @@ class ServerClient:
             with self._state:
                 if self._lost:
                     raise copy.copy(self._lost)  # each call says what became of its own keys
-                if os.getpid() != self._process:
-                    raise Refused(text("store.forked"))
                 if not self._open:
                     raise Refused(text("store.closed"))
                 if request.done.is_set():
@@ -439,8 +438,8 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
     """Send one after the other; what cannot be sent has failed."""
     for request in requests:
         try:
-            if request.stage is not None:
-                request.stage()
+            if request.write is not None:
+                request.write()
             client.ask(request)
         except Interrupted:
             continue  # who waited for it knows why it does not any more
@@ -459,8 +458,8 @@ def counted(entries: Sequence, metadata: dict) -> bool | None:
 def as_error(metadata: dict) -> KVError:
     """Return the error that a server names in an answer. An unknown name becomes a KVError."""
     sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
+    with suppress(Exception):  # whatever a server says, it is an error
+        sentence = str(unpacked(metadata["told"]))
     if kind == "WorkerLost":
         return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
-    if kind == "Diverged":
-        return Diverged(sentence, tuple(metadata.get("servers", ())), tuple(metadata.get("keys", ())))
     return KINDS.get(kind, KVError)(sentence)

@@ -16,7 +16,7 @@ from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import codec, record
 from d2lps.kvstore.calls import Call, Interrupted
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost, as_known
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
@@ -30,14 +30,13 @@ from d2lps.kvstore.values import (
     fill,
     in_place,
     in_rows,
-    is_finite,
     known_by,
     memory_of,
     overlap,
     same,
 )
 from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, IN_ROWS, NOTHING, Op, as_bytes, raw
+from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
@@ -54,8 +53,6 @@ class DistStore(KVStore):
 
     clients
         The connections to the servers, in their order.
-    nan
-        What the servers do with a push that is not finite.
     started
         The server processes that this worker has started; it lets go of them when it closes.
     arena
@@ -70,7 +67,6 @@ class DistStore(KVStore):
         clients: Sequence[ServerClient],
         placement: Placement,
         *,
-        nan: str = "propagate",
         started: Sequence = (),
         arena: Arena | None = None,
     ):
@@ -81,7 +77,7 @@ class DistStore(KVStore):
         self.clients, self.placement = list(clients), placement
         # Workers wait for each other at one server. With a record at all: each is to have seen all before they go on.
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
-        self._nan, self.started, self._arena = nan, list(started), arena
+        self.started, self._arena = list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
@@ -149,17 +145,14 @@ class DistStore(KVStore):
             raise Refused(text("store.other-shapes", keys=", ".join(repr(spec.key) for spec in keys[:8])))
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
     ) -> None:
         until = self._calls.current.until
         flats = [given[0] if in_rows(given) else added(given) for given in values]
-        finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
-        if self._nan == "reject" and not all(finite):
-            raise Refused(text("store.not-finite", key=repr(keys[finite.index(False)].key)))
         if self._open:
             given = zip(keys, values, strict=True)
             self._end_open([spec for spec, one in given if spec in self._open and not same(self._open[spec], one)])
-        requests, finish = self._push_requests(keys, flats, finite, again), None
+        requests, finish = self._push_requests(keys, flats, retry), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
             destinations, finish = self._destinations(keys, outs, values, dense)
@@ -170,9 +163,9 @@ class DistStore(KVStore):
             if finish:
                 self._calls.current.require_wanted()  # else what was pushed stays, if it lies where that goes
         except KVError as error:
-            self._conclude(keys, values, requests, again, error)
+            self._conclude(keys, values, requests, retry, error)
             raise
-        self._conclude(keys, values, requests, again)
+        self._conclude(keys, values, requests, retry)
         if finish:
             with counted(keys):
                 finish()
@@ -220,56 +213,47 @@ class DistStore(KVStore):
         return bundle.shared and self.clients[bundle.server].shares
 
     def _push_requests(
-        self, keys: list[KeySpec], flats: list[Tensor], finite: list[bool] | None, again: Collection[KeySpec]
+        self, keys: list[KeySpec], flats: list[Tensor], retry: Collection[KeySpec]
     ) -> list[tuple[Bundle, Request]]:
-        rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
+        rounds = [spec.pushes + (spec not in retry) for spec in keys] if retry else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
-            # A server may still read the last push in its place, but not the one before: two places are enough.
-            if spec.staged < number:
-                spec.staged = number
-                if spec.released < spec.pushes:
-                    spec.stage = 1 - spec.stage
+            spec.buffers.begin(number, spec.pushes)
         requests, bundles = [], self._bundled(keys)
         if any(flat.is_sparse for flat in flats):
             together = {place for bundle in bundles if len(bundle.places) > 1 for place in bundle.places}
             flats = [added([flat]) if place in together else flat for place, flat in enumerate(flats)]
         for bundle in bundles:
-            entries, place = bundle.entries(rounds, finite), bundle.places[0]
+            entries, place = bundle.entries(rounds), bundle.places[0]
             if flats[place].is_sparse:
                 requests.append((bundle, rows_pushed(bundle, keys[place], entries, flats[place])))
                 continue
-            request = self._staged(bundle, keys, entries, flats, again) if self._shared(bundle) else None
+            request = self._shared_push(bundle, keys, entries, flats, retry) if self._shared(bundle) else None
             requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))))
         return requests
 
-    def _staged(
-        self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], again: Collection[KeySpec]
+    def _shared_push(
+        self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], retry: Collection[KeySpec]
     ) -> Request | None:
         """Return a push through shared memory, or None if there is no room in it."""
-        pieces, rooms, copies = bundle.pieces(flats), [], []
+        pieces, tensors, copies = bundle.pieces(flats), [], []
         for place, piece in zip(bundle.places, pieces, strict=True):
             spec = keys[place]
-            where = bundle.server, spec.stage
-            room, staged = spec.staging.get(where, (None, 0))
-            if room is None:
-                room = self._arena.tensor(piece.numel(), piece.dtype)
-                if room is None:
-                    return None
-            rooms.append(room)
-            # A push that is sent again stays as it lies there: the server may have added others' pushes to it.
-            if staged != spec.staged or spec not in again and spec not in self._open:
-                copies.append((spec, where, room, piece))
-        if None in (offsets := [*map(self._arena.offset, rooms), 0]):
+            tensor, written = spec.buffers.of(bundle.server, piece, self._arena)
+            if tensor is None:
+                return None
+            tensors.append(tensor)
+            if not written or spec not in retry and spec not in self._open:
+                copies.append((spec.buffers, tensor, piece))
+        if None in (offsets := [*map(self._arena.offset, tensors), 0]):
             raise Refused(text("store.closed"))  # by another thread
         places = torch.tensor(offsets)
 
-        def stage() -> None:
+        def write() -> None:
             places[-1] = time.monotonic_ns()
-            for spec, where, room, piece in copies:
-                room.copy_(piece)
-                spec.staging[where] = room, spec.staged
+            for buffers, tensor, piece in copies:
+                buffers.write(bundle.server, tensor, piece)
 
-        return Request(Op.PUSH, entries, payload=raw(places), stage=stage)
+        return Request(Op.PUSH, entries, payload=raw(places), write=write)
 
     def _destinations(
         self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = (), pushed: Sequence[Tensor] = ()
@@ -308,7 +292,7 @@ class DistStore(KVStore):
             for into, flat in fills:
                 fill(into, flat)
             for spec in keys:
-                spec.released = spec.pushes
+                spec.buffers.free = spec.pushes
 
         return destinations, finish
 
@@ -331,7 +315,7 @@ class DistStore(KVStore):
         keys: list[KeySpec],
         values: list[Given],
         requests: list[tuple[Bundle, Request]],
-        again: Collection[KeySpec],
+        retry: Collection[KeySpec],
         error: KVError | None = None,
     ) -> None:
         """Count one more push of each key that all its servers have; tell ``error`` of which that is so, or may be."""
@@ -343,8 +327,8 @@ class DistStore(KVStore):
         ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
         for spec in [spec for place, spec in enumerate(keys) if place not in missing]:
             self._open.pop(spec, None)
-            if spec not in again:
-                spec.released = spec.pushes + ahead
+            if spec not in retry:
+                spec.buffers.free = spec.pushes + ahead
                 spec.pushes += 1
         if error is None:
             return
@@ -352,9 +336,9 @@ class DistStore(KVStore):
         for place, spec in ((place, keys[place]) for place in missing):
             if place not in maybe and place not in silent:  # all servers answered that they have not counted it
                 self._open.pop(spec, None)
-            elif place in maybe and spec not in again and spec not in self._open:
+            elif place in maybe and spec not in retry and spec not in self._open:
                 self._open[spec] = copied(values[place])
-        error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in again)
+        error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in retry)
         error.unknown = tuple(spec.key for spec in keys if spec in self._open)
 
     # ---- all workers together
@@ -435,10 +419,9 @@ class DistStore(KVStore):
                 self._send(requests)
             self._calls.current.require_wanted()
         except Exception as error:
-            answers = self._tell(Op.COMMIT, loads | {"drop": True})
-            # If a round is open and nothing is half loaded, a store that was to be loaded again may close the round.
-            error.whole = self.type == "dist_sync" and all(answer and answer == answers[0] for answer in answers)
-            raise
+            answers, known = self._tell(Op.COMMIT, loads | {"drop": True}), as_known(error)
+            known.consistent = self.type == "dist_sync" and all(answer and answer == answers[0] for answer in answers)
+            raise known from known.__cause__
         commits = [Request(Op.COMMIT, metadata=loads | rule | {"parts": count}) for count in parts]
         try:
             self._send(enumerate(commits))
@@ -505,7 +488,7 @@ class DistStore(KVStore):
 
 def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
     """Return the push of the rows of one part that a gradient in rows has."""
-    entries["finite"] |= IN_ROWS
+    entries["in_rows"] = 1
     cut = bundle.cuts[0] or slice(0, spec.elements)
     rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
     start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()

@@ -24,35 +24,26 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     unchanged stub fails, too, and offers none. The workspace stores which exercises were passed, and how often the
     hint for each mistake was given: see :func:`~d2lps.progress`.
 
-    Parameters
-    ----------
-    id : str
-        The exercise, such as ``"own-gpu"``.
-    answer : callable
-        A function that takes what the exercise gives and returns what it asks for.
-    deadline : str or float
-        Seconds, or ``"20 s"``, for all cases together; an answer that takes longer is stopped.
+    Args:
+        id: The exercise, such as ``"own-gpu"``.
+        answer: A function that takes what the exercise gives and returns what it asks for.
+        deadline: Seconds, or ``"20 s"``, for all cases together; an answer that takes longer is stopped.
 
-    Returns
-    -------
-    Verdict
+    Returns:
         The judgement, with the mistake if the answer is wrong.
 
-    Raises
-    ------
-    ExerciseError
-        If there is no such exercise, no course beside the package, or no judge that loads beside the exercise.
-    UnitError
-        If the deadline is not a time.
+    Raises:
+        ExerciseError: If there is no such exercise, no course beside the package, or no judge that loads beside the
+            exercise.
+        UnitError: If the deadline is not a time.
 
-    Examples
-    --------
-    >>> import d2lps
-    >>> verdict = d2lps.check_exercise("own-gpu", lambda gpus: d2lps.aggregate_at(gpus, "gpu0"))
-    >>> verdict.passed, verdict.mistake
-    (False, 'all-on-one')
-    >>> d2lps.check_exercise("own-gpu", d2lps.sharded).passed
-    True
+    Example:
+        >>> import d2lps
+        >>> verdict = d2lps.check_exercise("own-gpu", lambda gpus: d2lps.aggregate_at(gpus, "gpu0"))
+        >>> verdict.passed, verdict.mistake
+        (False, 'all-on-one')
+        >>> d2lps.check_exercise("own-gpu", d2lps.sharded).passed
+        True
     """
     texts, allowed = texts_of(id), units.seconds(deadline)
     verdict = judged(texts, answer, allowed)
@@ -94,26 +85,19 @@ def judged(texts: Texts, answer: Callable, allowed: float) -> Verdict:
 def solution(id: str) -> Source:
     """Return the source code of a solution of an exercise.
 
-    Parameters
-    ----------
-    id : str
-        The exercise, such as ``"own-gpu"``.
+    Args:
+        id: The exercise, such as ``"own-gpu"``.
 
-    Returns
-    -------
-    Source
+    Returns:
         Highlighted in a notebook, plain when printed; its text is ``.code``.
 
-    Raises
-    ------
-    ExerciseError
-        If there is no such exercise, or no course beside the package.
+    Raises:
+        ExerciseError: If there is no such exercise, no course beside the package, or no solution in this edition.
 
-    Examples
-    --------
-    >>> import d2lps
-    >>> d2lps.solution("own-gpu").code.splitlines()[0]
-    'def own_gpu(gpus):'
+    Example:
+        >>> import d2lps
+        >>> d2lps.solution("own-gpu").code.splitlines()[0]
+        'def own_gpu(gpus):'
     """
     return source(texts_of(id).solution())
 

@@ -74,21 +74,14 @@ def call(
 ) -> object:
     """Call a function that a learner has written, and return its result.
 
-    Parameters
-    ----------
-    case : Case
-        The case whose label begins the sentence of a failure.
-    function, *arguments
-        The function, and its arguments.
-    refused : class of exceptions
-        Exceptions that are passed on unchanged, because they say more themselves.
-    none : bool
-        True if the function may return None.
+    Args:
+        case: The case whose label begins the sentence of a failure.
+        function, *arguments: The function, and its arguments.
+        refused (class of exceptions): Exceptions that are passed on unchanged, because they say more themselves.
+        none: True if the function may return None.
 
-    Raises
-    ------
-    Failure
-        If the function returns nothing, or raises anything else, including exit().
+    Raises:
+        Failure: If the function returns nothing, or raises anything else, including exit().
     """
     try:
         result = function(*arguments)
@@ -126,27 +119,21 @@ def in_turns(ranks: int, act: Callable[[int, Callable], object]) -> tuple[dict[i
     A rank that needs what another one gives is stopped, and played again from its beginning once that is known. So no
     answer can wait for ever.
 
-    Parameters
-    ----------
-    ranks : int
-        Their number.
-    act : callable (rank, give) → result
-        Plays one rank. It calls ``give(value)`` in each round, which returns the values of all ranks in this round;
-        ``give(value, sources)`` returns those of some ranks alone, and waits for no other.
+    Args:
+        ranks: Their number.
+        act (callable (rank, give) → result): Plays one rank. It calls ``give(value)`` in each round, which returns the
+            values of all ranks in this round; ``give(value, sources)`` returns those of some ranks alone, and waits for
+            no other.
 
-    Returns
-    -------
-    dict of int to object
-        The result of each rank; if they wait for one another, some are missing.
-    list of list
-        For each rank what it gave, round by round.
+    Returns:
+        (dict of int to object): The result of each rank; if they wait for one another, some are missing.
+        (list of list): For each rank what it gave, round by round.
 
-    Examples
-    --------
-    >>> in_turns(2, lambda rank, give: sum(give(rank + 1)))
-    ({0: 3, 1: 3}, [[1], [2]])
-    >>> in_turns(2, lambda rank, give: rank and give("alone"))
-    ({0: 0}, [[], ['alone']])
+    Example:
+        >>> in_turns(2, lambda rank, give: sum(give(rank + 1)))
+        ({0: 3, 1: 3}, [[1], [2]])
+        >>> in_turns(2, lambda rank, give: rank and give("alone"))
+        ({0: 0}, [[], ['alone']])
     """
     known: list[list] = [[] for _ in range(ranks)]
     while True:

@@ -1,14 +1,19 @@
 """The chapters' material on exercises: hints, mistakes, stubs, solutions and judges, by the exercise's id.
 
 It is read from ``chapters/`` beside the package, which exists if the package is installed from the repository.
+
+Two environment variables change it: ``D2LPS_TOC`` names a file with the ``chapters`` and ``exercises`` of one's own
+course, and ``D2LPS_VARIANTS`` a folder with further cases for its judges, one file per chapter.
 """
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -26,11 +31,10 @@ CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 class ExerciseError(Brief, ValueError):
     """An exercise, its judge, or the course is missing.
 
-    Attributes
-    ----------
-    reason : str
-        The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-chapter"``,
-        ``"no-grader"``, ``"broken-grader"`` or ``"ungraded"``.
+    Attributes:
+        reason: The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-chapter"``,
+            ``"no-grader"``, ``"broken-grader"``, ``"ungraded"``, ``"no-solution"``, ``"no-choice"`` or
+            ``"no-variants"``.
     """
 
     def __init__(self, reason: str, **values: object):
@@ -62,7 +66,7 @@ class Texts:
     @property
     def ladder(self) -> tuple[str, ...]:
         """The general hints, from vague to nearly the answer."""
-        return tuple(said(rung.__getitem__) for rung in self.table["hints"])
+        return tuple(said(rung.__getitem__) for rung in self.table.get("hints", ()))
 
     def hint(self, mistake: str) -> str:
         """Return the hint for a mistake: this exercise's own, or the one for all exercises."""
@@ -90,26 +94,113 @@ class Texts:
             raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=sentence) from error
         if self.id not in exercises:
             raise ExerciseError("ungraded", id=repr(self.id), file=file)
-        return exercises[self.id]
+        exercise, more = exercises[self.id], self._variants()
+        return replace(exercise, cases=(*exercise.cases, *more)) if more else exercise
+
+    def _variants(self) -> Sequence:
+        """Return the further cases of the teacher's own; raise ExerciseError if they cannot be read."""
+        if not (folder := os.environ.get("D2LPS_VARIANTS")):
+            return ()
+        if not Path(folder).is_dir():
+            raise ExerciseError("no-variants", folder=folder)
+        file = Path(folder, f"{self.folder.name}.py")
+        try:
+            return _cases(file, file.stat().st_mtime_ns).get(self.id, ()) if file.is_file() else ()
+        except Exception as error:
+            sentence = f"{type(error).__name__}: {error}"
+            raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=sentence) from error
 
     def solutions(self) -> dict[str, object]:
-        """Load the chapter's solutions.py anew, since wrong answers may keep state between calls; return its names."""
-        spec = importlib.util.spec_from_file_location(f"solutions_of_{self.folder.name}", self.folder / "solutions.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return vars(module)
+        """Load the chapter's solutions.py anew, since wrong answers may keep state between calls; return its names.
+
+        Raises ExerciseError in a handout, which has none.
+        """
+        file = self.folder / "solutions.py"
+        if not file.is_file():
+            raise ExerciseError("no-solution", id=repr(self.id))
+        return _loaded(f"solutions_of_{self.folder.name}", file)
 
     def solution(self) -> Callable:
         """Return the function that solves the exercise."""
         return self.solutions()[self.id.replace("-", "_")]
 
 
-def all_texts() -> dict[str, Texts]:
-    """Return id → texts of all exercises of the course; raise ExerciseError if there is no course."""
+def _loaded(name: str, file: Path) -> dict[str, object]:
+    """Run a file as a module of its own, and return its names."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+@lru_cache
+def _cases(file: Path, changed: int) -> dict[str, Sequence]:
+    """Return exercise → further cases, from a file of a teacher, which may import the chapter's own grader."""
+    return dict(_loaded(f"variants_of_{file.stem}", file)["CASES"])
+
+
+def every_text() -> dict[str, Texts]:
+    """Return id → texts of all exercises beside the package; raise ExerciseError if there is no course."""
     files = sorted(CHAPTERS.glob("*/exercises.toml"))
     if not files:
         raise ExerciseError("no-course", folder=CHAPTERS)
     return {id: Texts(id, file.parent, table) for file in files for id, table in tables(file).items()}
+
+
+def all_texts() -> dict[str, Texts]:
+    """Return id → texts of the exercises of the course, or of those that the reader's teacher has chosen.
+
+    Raises ExerciseError if there is no course, or the choice names something that it does not have.
+    """
+    every, (numbers, ids) = every_text(), choice()
+    for id in ids or ():
+        if id not in every:
+            raise ExerciseError("unknown", id=repr(id), ids=", ".join(every))
+    if numbers is not None:
+        every = {id: texts for id, texts in every.items() if number(texts.folder.name) in numbers}
+    return {id: texts for id, texts in every.items() if ids is None or id in ids}
+
+
+def choice() -> tuple[list[str] | None, list[str] | None]:
+    """Return the numbers of the chapters and the ids of the exercises in the file ``D2LPS_TOC``; None means all."""
+    if not (path := os.environ.get("D2LPS_TOC")):
+        return None, None
+    try:
+        table = tables(Path(path))
+        wrong = [name for name, value in table.items() if name not in ("chapters", "exercises") or not _texts(value)]
+    except (OSError, ValueError) as error:
+        wrong = [getattr(error, "strerror", None) or str(error)]
+    if wrong:
+        raise ExerciseError("no-choice", file=path, error=", ".join(wrong))
+    chapters = table.get("chapters")
+    return (None if chapters is None else [*map(number, chapters)]), table.get("exercises")
+
+
+def chosen(entries: Sequence[dict]) -> list[dict]:
+    """Return the entries of ``toc.toml`` that are chosen, in the order of the choice; raise ExerciseError if unknown.
+
+    >>> chosen([{"slug": "01-first"}, {"slug": "02-second"}])
+    [{'slug': '01-first'}, {'slug': '02-second'}]
+    """
+    by_number, (numbers, _) = {number(entry["slug"]): entry for entry in entries}, choice()
+    for each in numbers or ():
+        if each not in by_number:
+            raise ExerciseError("no-chapter", chapter=repr(each), chapters=", ".join(by_number))
+    return [*entries] if numbers is None else [by_number[each] for each in dict.fromkeys(numbers)]
+
+
+def edition() -> str:
+    """Return the edition of the course: its version, and the name of the choice if there is one."""
+    return " · ".join(filter(None, [d2lps.__version__, Path(os.environ.get("D2LPS_TOC", "")).stem]))
+
+
+def number(slug: str) -> str:
+    """Return the number of a chapter, given as ``"01"`` or ``"01-data-parallelism"``."""
+    return slug.partition("-")[0]
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def texts_of(id: str) -> Texts:

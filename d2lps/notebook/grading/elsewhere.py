@@ -44,14 +44,10 @@ class Away(ABC):
 def elsewhere(answer: Callable, *arguments: object) -> object:
     """Return ``answer(*arguments)`` from a process in which texts have another ``hash``.
 
-    Parameters
-    ----------
-    answer, *arguments
-        The function, and its arguments.
+    Args:
+        answer, *arguments: The function, and its arguments.
 
-    Returns
-    -------
-    object
+    Returns:
         The result after a trip through JSON: tuples become lists. None if the answer cannot be sent, or fails there.
     """
     if isinstance(answer, Away):
@@ -82,22 +78,18 @@ def size_kept(thing: object, without: Iterable[object] = ()) -> int:
 
     A number counts once for each reference to it: Python shares some numbers, and a copy shares fewer.
 
-    Parameters
-    ----------
-    thing : object
-        A function that a learner has written, or an object that it has made.
-    without : iterable
-        Objects to leave out, with all that they refer to, because the function was given them.
+    Args:
+        thing: A function that a learner has written, or an object that it has made.
+        without: Objects to leave out, with all that they refer to, because the function was given them.
 
-    Examples
-    --------
-    >>> def make():
-    ...     had = []
-    ...     return lambda value: had.append(value)
-    >>> receive = make()
-    >>> before, _ = size_kept(receive), [receive(i) for i in range(1000)]
-    >>> size_kept(receive) - before > 8000
-    True
+    Example:
+        >>> def make():
+        ...     had = []
+        ...     return lambda value: had.append(value)
+        >>> receive = make()
+        >>> before, _ = size_kept(receive), [receive(i) for i in range(1000)]
+        >>> size_kept(receive) - before > 8000
+        True
     """
     if isinstance(thing, Away):
         return thing.size_kept(without)
@@ -109,25 +101,19 @@ def size_kept(thing: object, without: Iterable[object] = ()) -> int:
 def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
     """Return the names that are in a dict, list or set that both objects refer to.
 
-    Parameters
-    ----------
-    one, other : object
-        Made by two calls of the same function.
-    names : iterable of str
-        Names that a call would store: of a dict the keys, alone or in a tuple, of a list or set only tuples.
+    Args:
+        one, other: Made by two calls of the same function.
+        names: Names that a call would store: of a dict the keys, alone or in a tuple, of a list or set only tuples.
 
-    Returns
-    -------
-    set of str
+    Returns:
         Empty if each has a memory of its own.
 
-    Examples
-    --------
-    >>> def make(memory={}):
-    ...     return lambda name: memory.setdefault(name, 0)
-    >>> one, other = make(), make()
-    >>> one("w"), shared_names(one, other, ["w", "b"])
-    (0, {'w'})
+    Example:
+        >>> def make(memory={}):
+        ...     return lambda name: memory.setdefault(name, 0)
+        >>> one, other = make(), make()
+        >>> one("w"), shared_names(one, other, ["w", "b"])
+        (0, {'w'})
     """
     if isinstance(one, Away):
         return one.shared_names(other, names)

@@ -19,20 +19,14 @@ class Case(Protocol):
 class Exercise:
     """The requirements on an answer.
 
-    Parameters
-    ----------
-    parameters : tuple of str
-        The parameters of the function that the learner writes.
-    cases : tuple
-        The cases in which it is judged, of the judge's own kind; the learner reads the ``label`` of each, the same in
-        every language: ``"n = 4"``. The result of the first is shown for a right answer.
-    judge : callable (case, answer) → result
-        Raises :class:`Failure`, or returns a measurement: a predicted Trace, or an object for ``fills``.
-        For answers that return a plan it is a :class:`PlanJudge`.
-    shows : tuple of str
-        The labels of the cases whose times are shown for a right answer, if the results are traces.
-    fills : callable (result of the first case) → dict of str
-        Further values for the sentence on a right answer.
+    Args:
+        parameters: The parameters of the function that the learner writes.
+        cases: The cases in which it is judged, of the judge's own kind; the learner reads the ``label`` of each, the
+            same in every language: ``"n = 4"``. The result of the first is shown for a right answer.
+        judge (callable (case, answer) → result): Raises :class:`Failure`, or returns a measurement: a predicted Trace,
+            or an object for ``fills``. For answers that return a plan it is a :class:`PlanJudge`.
+        shows: The labels of the cases whose times are shown for a right answer, if the results are traces.
+        fills (callable (result of the first case) → dict of str): Further values for the sentence on a right answer.
     """
 
     parameters: tuple[str, ...]
@@ -45,14 +39,11 @@ class Exercise:
 class Failure(Exception):
     """The mistake in an answer.
 
-    Parameters
-    ----------
-    mistake : str
-        Its name: a key under ``mistakes`` in the chapter's exercises.toml, or under ``checks.mistake`` in the messages.
-    sentence : str
-        The case and the finding, in the current language.
-    trace : Trace, optional
-        A trace for the learner to watch.
+    Args:
+        mistake: Its name: a key under ``mistakes`` in the chapter's exercises.toml, or under ``checks.mistake`` in the
+            messages.
+        sentence: The case and the finding, in the current language.
+        trace: A trace for the learner to watch.
     """
 
     def __init__(self, mistake: str, sentence: str, trace: Trace | None = None):
@@ -63,14 +54,10 @@ class Failure(Exception):
 def failure(mistake: str, sentence: str, case: Case, trace: Trace | None = None, **values: object) -> Failure:
     """Make a Failure whose sentence is a message in the current language; the caller raises it.
 
-    Parameters
-    ----------
-    mistake, trace
-        As for :class:`Failure`.
-    sentence : str
-        The message's key under ``checks``.
-    case, **values
-        The case's label fills ``{case}`` in the message, the values its other placeholders.
+    Args:
+        mistake, trace: As for :class:`Failure`.
+        sentence: The message's key under ``checks``.
+        case, **values: The case's label fills ``{case}`` in the message, the values its other placeholders.
     """
     return Failure(mistake, text(f"checks.{sentence}", case=case.label, **values), trace)
 

@@ -32,32 +32,21 @@ WAYS = ("dst", "src")  # receiving comes first: if many nodes send to one, that 
 class PlanCase:
     """One call of an answer that returns a plan, and the cost that the plan may have.
 
-    Parameters
-    ----------
-    label : str
-        The name for the learner, the same in every language: ``"n = 4"``.
-    arguments : tuple
-        The arguments of the answer, copied for every call.
-    workers : tuple of str
-        The nodes that have a gradient and want the sum.
-    topology : Topology
-        The topology on which the plan is costed.
-    steps : int
-        The number of steps that may move bytes.
-    bound : Fraction
-        Seconds that no plan can beat on ``topology``.
-    servers : tuple of str
-        The nodes that neither have a gradient nor want the sum.
-    in_all : mapping str → Fraction
-        Node → the part of the gradient that it may send, and receive; for other nodes only ``bound`` counts.
-    per_step : mapping str → Fraction
-        Node → the part it needs to send, or receive, in one step: shows in which step a plan goes wrong.
-    allowed : Fraction, optional
-        Seconds that the plan may take; ``bound`` if left out.
-    per_link : Fraction, optional
-        The part of the gradient that one node needs to send to one other in one step; unlimited if left out.
-    nbytes : int
-        The gradient's size in bytes.
+    Args:
+        label: The name for the learner, the same in every language: ``"n = 4"``.
+        arguments: The arguments of the answer, copied for every call.
+        workers: The nodes that have a gradient and want the sum.
+        topology: The topology on which the plan is costed.
+        steps: The number of steps that may move bytes.
+        bound: Seconds that no plan can beat on ``topology``.
+        servers: The nodes that neither have a gradient nor want the sum.
+        in_all (mapping str → Fraction): Node → the part of the gradient that it may send, and receive; for other nodes
+            only ``bound`` counts.
+        per_step (mapping str → Fraction): Node → the part it needs to send, or receive, in one step: shows in which
+            step a plan goes wrong.
+        allowed: Seconds that the plan may take; ``bound`` if left out.
+        per_link: The part of the gradient that one node needs to send to one other in one step; unlimited if left out.
+        nbytes: The gradient's size in bytes.
     """
 
     label: str
@@ -94,14 +83,10 @@ class PlanCase:
 class Counts:
     """The bytes that a correct plan moves, for a diagnosis.
 
-    Attributes
-    ----------
-    case, plan, trace : PlanCase, Plan, Trace
-        The case, its plan and the predicted trace.
-    busy : list of int
-        The numbers of the steps, from 1, that move bytes.
-    keys : list of str
-        The keys that are not empty.
+    Attributes:
+        case, plan, trace: The case, its plan and the predicted trace.
+        busy (list of int): The numbers of the steps, from 1, that move bytes.
+        keys (list of str): The keys that are not empty.
     """
 
     def __init__(self, case: PlanCase, plan: Plan, trace: Trace):
@@ -141,12 +126,9 @@ class Counts:
 class PlanJudge:
     """The judge of answers that return a plan, with cases of the kind :class:`PlanCase`.
 
-    Parameters
-    ----------
-    diagnose : callable (Counts) → str
-        Names the mistake of a plan that is correct, but not good enough.
-    require : callable (Counts) → None
-        Raises Failure if the plan breaks a further rule of the exercise.
+    Args:
+        diagnose (callable (Counts) → str): Names the mistake of a plan that is correct, but not good enough.
+        require (callable (Counts) → None): Raises Failure if the plan breaks a further rule of the exercise.
     """
 
     diagnose: Callable[[Counts], str]

@@ -16,22 +16,15 @@ class Verdict:
 
     A notebook displays it, with the player of the attempt under it; elsewhere ``print`` it.
 
-    Parameters
-    ----------
-    passed : bool
-        True if the answer is right.
-    sentence : str
-        The measurement and the bound; or the case and step in which the attempt failed, and the values expected and
-        found.
-    hint : str
-        The hint for this mistake; empty if passed.
-    ladder : tuple of str
-        The exercise's general hints, from vague to nearly the answer. A notebook folds each of them, the next inside
-        the one before; ``print`` shows only their number.
-    mistake : str or None
-        The mistake's name, such as ``"all-on-one"``; None if passed.
-    trace : Trace or None
-        The predicted trace of the attempt, as far as it could be played.
+    Args:
+        passed: True if the answer is right.
+        sentence: The measurement and the bound; or the case and step in which the attempt failed, and the values
+            expected and found.
+        hint: The hint for this mistake; empty if passed.
+        ladder: The exercise's general hints, from vague to nearly the answer. A notebook folds each of them, the next
+            inside the one before; ``print`` shows only their number.
+        mistake: The mistake's name, such as ``"all-on-one"``; None if passed.
+        trace: The predicted trace of the attempt, as far as it could be played.
     """
 
     passed: bool

@@ -36,29 +36,21 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
     ``torch.distributed.init_process_group("gloo")`` work as they do under torchrun. The ranks end with the notebook,
     or when they are closed.
 
-    Parameters
-    ----------
-    count : int
-        The number of processes, 1 to 64.
-    deadline : float
-        Seconds within which they must start, and answer.
+    Args:
+        count: The number of processes, 1 to 64.
+        deadline: Seconds within which they must start, and answer.
 
-    Returns
-    -------
-    RunningRanks
+    Returns:
         ``ranks[0]["trace"]`` is a copy of rank 0's variable ``trace``; ``close()`` ends all ranks.
 
-    Raises
-    ------
-    ProcessesError
-        If they do not start in time, or an argument is not valid.
+    Raises:
+        ProcessesError: If they do not start in time, or an argument is not valid.
 
-    Examples
-    --------
-    >>> with ranks(1) as one:
-    ...     one[0]["x"] = 7
-    ...     one[0]["x"]
-    7
+    Example:
+        >>> with ranks(1) as one:
+        ...     one[0]["x"] = 7
+        ...     one[0]["x"]
+        7
     """
     global _running
     if not is_count(count, 1, MOST):
@@ -76,14 +68,10 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
 class RunningRanks:
     """The result of :func:`ranks`: ``ranks[0]`` is rank 0; a ``with`` block closes them at its end.
 
-    Attributes
-    ----------
-    deadline : float
-        Seconds within which a rank must answer.
-    closed : bool
-        True once the ranks have been ended.
-    view : ipyparallel.DirectView
-        All ranks, for users of ipyparallel.
+    Attributes:
+        deadline: Seconds within which a rank must answer.
+        closed (bool): True once the ranks have been ended.
+        view (ipyparallel.DirectView): All ranks, for users of ipyparallel.
     """
 
     def __init__(self, count: int, deadline: float):

@@ -18,13 +18,14 @@ from d2lps.schedule import Schedule
 from d2lps.simulate import Network
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
+from d2lps.view.drawing.described import described, told
 from d2lps.view.drawing.hash_ring import hash_ring, moved, two_rings
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.legend import folded, marks
 from d2lps.view.drawing.links import topology_picture
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.space_time import messages, space_time
-from d2lps.view.drawing.still import still
+from d2lps.view.drawing.still import origin, still
 from d2lps.view.drawing.svg import legible
 
 MOST_NODES, MOST_EVENTS, MOST_MESSAGES = 64, 20_000, 500
@@ -40,35 +41,27 @@ def draw(
 ) -> "Drawing":
     """Draw a trace at one moment, a schedule, a topology, a placement of keys, or the messages of a network.
 
-    Parameters
-    ----------
-    what : Trace, Schedule, Topology, Placement, pair of Placement, or Network
-        A measured or predicted run, the table of a schedule by its slots, the nodes and links of a host, the ring of
-        hashes with the part of each server, what moves on it between two placements, or a network of
-        :mod:`d2lps.simulate` that has recorded a run.
-    at : float, str or tuple, optional
-        The moment of a trace: seconds, or a time such as ``"7.5 ms"``. The default is the moment with most messages
-        under way (of several such moments the middle one); in the trace of a schedule it is the whole, with the peaks
-        of memory. For a network, the first and the last moment of the picture; the default is the whole run.
+    Args:
+        what (Trace, Schedule, Topology, Placement, pair of Placement, or Network): A measured or predicted run, the
+            table of a schedule by its slots, the nodes and links of a host, the ring of hashes with the part of each
+            server, what moves on it between two placements, or a network of :mod:`d2lps.simulate` that has recorded a
+            run.
+        at: The moment of a trace: seconds, or a time such as ``"7.5 ms"``. The default is the moment with most messages
+            under way (of several such moments the middle one); in the trace of a schedule it is the whole, with the
+            peaks of memory. For a network, the first and the last moment of the picture; the default is the whole run.
 
-    Returns
-    -------
-    Drawing
+    Returns:
         A picture that a notebook shows; ``str()`` returns the SVG.
 
-    Raises
-    ------
-    DrawingError
-        For any other value, and for one that is too large to be legible.
-    UnitError
-        If ``at`` is not a time.
+    Raises:
+        DrawingError: For any other value, and for one that is too large to be legible.
+        UnitError: If ``at`` is not a time.
 
-    Examples
-    --------
-    >>> from d2lps import aggregate_at, cost, draw, pcie_server
-    >>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
-    >>> draw(trace, at="5 ms")
-    <Drawing: <Trace: shared, 2 events, 2 steps, 20 ms> at 5 ms>
+    Example:
+        >>> from d2lps import aggregate_at, cost, draw, pcie_server
+        >>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
+        >>> draw(trace, at="5 ms")
+        <Drawing: <Trace: shared, 2 events, 2 steps, 20 ms> at 5 ms>
     """
     if isinstance(what, Topology):
         _require_drawable("draw", _most(what))
@@ -100,7 +93,9 @@ def _still(scene: "Callable[[], Scene | Lanes]", of: str, at: float | None = Non
 
     def page() -> str:
         shown = scene()
-        return legible(still(shown, at=at, explained=())) + folded(marks([shown]))
+        what = shown.heading() if isinstance(shown, Lanes) else origin(shown.trace)
+        picture = told(still(shown, at=at, explained=()), described(shown, what))
+        return legible(picture) + folded(marks([shown]))
 
     return Drawing(lambda: still(scene(), at=at), of, at, page)
 

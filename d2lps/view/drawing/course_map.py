@@ -36,12 +36,9 @@ padding:11px 14px;border-radius:0;border-bottom:1px solid var(--d2-edge);font-si
 class Mark(NamedTuple):
     """What a reader has done of a chapter.
 
-    Parameters
-    ----------
-    words : str
-        What stands at the bottom of its box; may be empty.
-    reached : bool
-        True if the reader has come to its end: the box gets a bar.
+    Args:
+        words: The text at the bottom of its box; may be empty.
+        reached: True if the reader has come to its end: the box gets a bar.
     """
 
     words: str
@@ -51,20 +48,13 @@ class Mark(NamedTuple):
 class Stop(NamedTuple):
     """A chapter on the map.
 
-    Parameters
-    ----------
-    number, title : str
-        What stands in its box.
-    address : str
-        Where its link leads.
-    needs : tuple of str
-        The numbers of the chapters that it builds on directly.
-    about : str
-        What appears when the pointer rests on it.
-    slug : str
-        Its folder.
-    takes : str
-        The time that it takes, as in "90 minutes".
+    Args:
+        number, title: The text in its box.
+        address: Where its link leads.
+        needs: The numbers of the chapters that it builds on directly.
+        about: The text that appears when the pointer rests on it.
+        slug: Its folder.
+        takes: The time that it takes, as in "90 minutes".
     """
 
     number: str
@@ -124,21 +114,14 @@ def columns_of(rows: Sequence[Sequence[Stop]]) -> dict[str, float]:
 def course_map(stops: Sequence[Stop], title: str, here: str = "", marks: Mapping[str, Mark] | None = None) -> str:
     """Draw the map.
 
-    Parameters
-    ----------
-    stops : sequence of Stop
-        The chapters in the order of the book: none needs a later one.
-    title : str
-        The name of the picture, for screen readers.
-    here : str
-        The number of the chapter in which the map stands.
-    marks : mapping of str to Mark, optional
-        Slug → what the reader has done of the chapter. Without it, the boxes have no room for marks; with an empty one,
-        a script may fill the elements ``d2-mark`` of the links, which have ``data-chapter``.
+    Args:
+        stops: The chapters in the order of the book: none needs a later one.
+        title: The name of the picture, for screen readers.
+        here: The number of the chapter in which the map stands.
+        marks: Slug → what the reader has done of the chapter. Without it, the boxes have no room for marks; with an
+            empty one, a script may fill the elements ``d2-mark`` of the links, which have ``data-chapter``.
 
-    Returns
-    -------
-    str
+    Returns:
         HTML: the picture as SVG, and a link over every box.
     """
     rows, high = rows_of(stops), HIGH + MARK * (marks is not None)
@@ -220,17 +203,12 @@ def stops_of(
 ) -> list[Stop]:
     """Return the stops of the chapters of ``toc.toml``.
 
-    Parameters
-    ----------
-    chapters : iterable of mapping
-        The entries ``slug``, ``title`` and ``about`` (by language), ``minutes``, and ``needs``: numbers of chapters;
-        without it, a chapter needs the one before it.
-    addresses : mapping of str to str
-        Slug → address.
-    language : str
-        Of titles and sentences.
-    takes : callable, optional
-        Says in words that a chapter takes a number of minutes.
+    Args:
+        chapters (iterable of mapping): The entries ``slug``, ``title`` and ``about`` (by language), ``minutes``, and
+            ``needs``: numbers of chapters; without it, a chapter needs the one before it.
+        addresses: Slug → address.
+        language: Of titles and sentences.
+        takes: Says in words that a chapter takes a number of minutes.
     """
     stops: list[Stop] = []
     for chapter in chapters:

@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from d2lps.messages import text
+from d2lps.messages import named, text
 from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
-from d2lps.units import show_seconds, show_size
+from d2lps.units import show_number, show_seconds, show_size
 from d2lps.view.drawing.layout import spoken
 from d2lps.view.drawing.motion import seats
 from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
@@ -57,12 +57,9 @@ class Block(NamedTuple):
 class Lanes:
     """The drawable content of a trace of a schedule. Races give all ``peak`` bytes, the scale of their bars, in common.
 
-    Parameters
-    ----------
-    trace : Trace
-        Of a schedule.
-    slots : bool
-        Whether the times are slots, counted from 0.
+    Args:
+        trace: Of a schedule.
+        slots: Whether the times are slots, counted from 0.
     """
 
     def __init__(self, trace: Trace, slots: bool = False):
@@ -200,6 +197,7 @@ class Lanes:
             parts.append(tag("g", "".join(inside), class_="d2-node"))
         parts.append(tag("g", "", class_="d2-tiles"))
         view = f"-1 0 {fine(GAUGE + 2)} {fine(self.height)}"
+        place |= {"visibility": "hidden"} if self.peak == 1 else {}  # in no run anything is held
         return tag("svg", "".join(parts), class_="d2-scene d2-gauges", viewBox=view, overflow="visible", **place)
 
     def long(self, size: float) -> float:
@@ -224,14 +222,15 @@ class Lanes:
 
 def source(trace: Trace) -> list[str]:
     """Return the origin of a trace, cut to fit into a heading, and its topology, in the language in force."""
-    origin = [text("draw.measured"), short(trace.origin, 400)] if trace.measured else [text(f"draw.{trace.origin}")]
+    measured = [text("draw.measured"), short(named(trace.origin.removeprefix("dist_")), 400)]
+    origin = measured if trace.measured else [text(f"draw.{trace.origin}")]
     return origin + [spoken(trace.topology)] * (trace.topology.name != "pairs")
 
 
 def _of(size: float, limit: float) -> str:
     """Return bytes and their limit, with their unit once if it is the same."""
     (number, unit), whole = show_size(size).split(" "), show_size(limit)
-    return f"{float(number):.3g}/{whole}" if whole.split(" ")[1] == unit else f"{number} {unit}/{whole}"
+    return f"{show_number(float(number), 3)}/{whole}" if whole.split(" ")[1] == unit else f"{number} {unit}/{whole}"
 
 
 def _hues(schedule: Schedule) -> dict[object, int]:
@@ -254,18 +253,15 @@ def _meaning(schedule: Schedule) -> str:
 def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
     """Return everything that is drawn in the lanes."""
     schedule, rows = trace.plan, {node: i for i, node in enumerate(trace.plan.nodes)}
-    homes = {(task.node, task.of) for task in schedule.tasks}
-    several = len(homes) > len({node for node, _ in homes})  # stages on a device: labels have their numbers
     makers = {name: task for task in schedule.tasks for name, _ in made_by(task)}
-    blocks = []
+    labels, blocks = schedule.labels, []
     for event in trace.events:
         act = schedule.acts[event.step - 1]
         task = act if isinstance(act, Task) else makers.get(_value(act))
         name = "U" if event.kind == "update" else task.name if task else ""
         hue = hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
         if isinstance(act, Task):
-            label = act.label if several or act.batch is None else f"{act.name}{act.batch}"
-            title = str(act)
+            label, title = labels[act], str(act)
         elif event.kind == "update":
             label, title = "U", f"{event.src} U {event.key}"
         else:

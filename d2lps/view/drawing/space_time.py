@@ -14,6 +14,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -156,7 +157,10 @@ class _Sheet:
 def space_time(net: Network, start: float, end: float) -> str:
     """Return the SVG of what a network recorded between two moments."""
     sheet = _Sheet(net, start, end)
-    parts = [tag("desc", escape(_described(sheet))), words(text("space-time.heading"), 14, 20, "note", "soft", None)]
+    parts = [
+        tag("desc", escape(f"{_summed(sheet)} {_described(sheet)}")),
+        words(text("space-time.heading"), 14, 20, "note", "soft", None),
+    ]
     parts += [*_axis(sheet), *(_gap(sheet, each) for each in sheet.cuts), *(_arrow(sheet, each) for each in sheet.sent)]
     parts += [part for band in sheet.bands for part in _band(sheet, band)]
     for node in sheet.rows:
@@ -165,6 +169,14 @@ def space_time(net: Network, start: float, end: float) -> str:
         )
     legend, high = draw_entries(_entries(sheet), 14, sheet.bottom + 36, WIDE - 28, LETTER, 2)
     return page(text("space-time.heading"), WIDE, sheet.bottom + 40 + high, *parts, legend, looks=STYLE + LOOKS)
+
+
+def _summed(sheet: _Sheet) -> str:
+    """Return a sentence with the messages, how many of them are lost, and the kind sent most often."""
+    lost = sum(each.end is None or sheet.died(each.dst, each.end) for each in sheet.sent)
+    most = Counter(kind(each.message) for each in sheet.sent).most_common(1)
+    values = {"messages": len(sheet.sent), "start": f"{sheet.start:.4g}", "end": f"{sheet.end:.4g}", "lost": lost}
+    return text("described.sent", **values, kind=most[0][0] if most else "–")
 
 
 def _described(sheet: _Sheet) -> str:

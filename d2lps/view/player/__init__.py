@@ -15,6 +15,7 @@ from d2lps.messages import language, named, only, text
 from d2lps.schedule import Schedule
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, lanes, legend, require_trace
+from d2lps.view.drawing.described import told
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.still import breadth, stacked, still
@@ -30,37 +31,28 @@ LOOKS = STYLE + THIN + lanes.LOOKS + legend.LOOKS + (HERE / "player.css").read_t
 def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "", zoom: bool = False) -> "Player":
     """Play one trace, or several on one clock: the shorter ones finish first.
 
-    Parameters
-    ----------
-    *traces : Trace
-        The traces to play, predicted or measured: all of plans, or all of schedules.
-    names : str or sequence of str, optional
-        Their headings, one for each; by default several traces have the names A, B, C …
-    name : str, optional
-        The name by which links in a text find this player: ``[the one uplink](#player:race?at=30ms&show=switch→cpu)``
-        takes the player ``"race"`` to 30 ms and marks the node or link (``from→to``) with that name.
-    zoom : bool
-        True to show one trace at a time, with a button for each name, such as the sizes of a fabric
-        (:func:`d2lps.fold`).
+    Args:
+        *traces: The traces to play, predicted or measured: all of plans, or all of schedules.
+        names: Their headings, one for each; by default several traces have the names A, B, C …
+        name: The name by which links in a text find this player: ``[the one
+            uplink](#player:race?at=30ms&show=switch→cpu)`` takes the player ``"race"`` to 30 ms and marks the node or
+            link (``from→to``) with that name.
+        zoom: True to show one trace at a time, with a button for each name, such as the sizes of a fabric
+            (:func:`d2lps.fold`).
 
-    Returns
-    -------
-    Player
+    Returns:
         A widget that a notebook shows with its controls.
 
-    Raises
-    ------
-    DrawingError
-        For an argument that is not a trace, for no traces, for a wrong number of names, for traces of plans beside
-        traces of schedules, and for a trace that is too large to be legible.
+    Raises:
+        DrawingError: For an argument that is not a trace, for no traces, for a wrong number of names, for traces of
+            plans beside traces of schedules, and for a trace that is too large to be legible.
 
-    Examples
-    --------
-    >>> from d2lps import aggregate_at, cost, pcie_server, sharded, watch
-    >>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
-    >>> plans = aggregate_at(gpus, "gpu0"), sharded(gpus)
-    >>> watch(*(cost.shared(plan, pcie_server(), "160 MB") for plan in plans), names=["at GPU 0", "sharded"])
-    <Player: at GPU 0 60 ms, sharded 15 ms>
+    Example:
+        >>> from d2lps import aggregate_at, cost, pcie_server, sharded, watch
+        >>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+        >>> plans = aggregate_at(gpus, "gpu0"), sharded(gpus)
+        >>> watch(*(cost.shared(plan, pcie_server(), "160 MB") for plan in plans), names=["at GPU 0", "sharded"])
+        <Player: at GPU 0 60 ms, sharded 15 ms>
     """
     if not traces:
         raise DrawingError(text("player.nothing"))
@@ -102,14 +94,17 @@ def stills(page: dict, scenes: "Sequence[Scene] | Sequence[Lanes]") -> list[str]
     """Return the picture of each run of a page; the :func:`sheet` has their legend and common words."""
     part = BESIDE if scenes[1:] else ALONE
     return [
-        still(
-            scene,
-            run["name"],
-            explained=(),
-            heading=run["where"],
-            beside=() if page["zoom"] else scenes,
-            part="still",
-            style=f"--d2-printed:{round(part * breadth(scene))}px",
+        told(
+            still(
+                scene,
+                run["name"],
+                explained=(),
+                heading=run["where"],
+                beside=() if page["zoom"] else scenes,
+                part="still",
+                style=f"--d2-printed:{round(part * breadth(scene))}px",
+            ),
+            run["described"],
         )
         for scene, run in zip(scenes, page["runs"], strict=True)
     ]

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from d2lps.messages import html_language, text
 from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.described import described
 from d2lps.view.drawing.lanes import GAUGE, WIDE, Lanes
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import STATES
@@ -93,7 +94,7 @@ def _finish(run: dict, order: Sequence[dict]) -> str:
 def _ratio(slow: dict, fast: dict) -> str:
     """Return the ratio of two durations; empty if they are nearly equal, or 0."""
     ratio = slow["duration"] / fast["duration"] if fast["duration"] else 1.0
-    return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 100 else str(round(ratio))
+    return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 99.5 else str(round(ratio))
 
 
 def _unit(peak: float) -> tuple[str, float]:
@@ -124,6 +125,7 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
     return {
         "name": name,
         "where": origin(trace),
+        "described": described(scene, name or origin(trace)),
         "view": scene.view,
         "high": scene.layout.height,
         "duration": trace.duration,
@@ -203,6 +205,7 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
     return WITHOUT | {
         "name": name,
         "where": scene.heading(timed=False),
+        "described": described(scene, name or scene.heading(timed=False)),
         "view": [-1, 0, GAUGE + 2, scene.height],
         "high": scene.height,
         "duration": duration,

@@ -8,6 +8,7 @@ const MOST = 60; // but never more than this
 const GLIDE = 0.45; // seconds of a step by hand
 const LEAST_TEXT = 9.2; // pixels of the smallest words
 const CROWD = 8; // nodes of a race that is shown without details
+const NEAR = 30; // pixels between the play-head and the edge of lanes that move with it
 const KEY = 14; // units of the largest name of a key
 const ICONS = {
   restart: "M3 3h2v12H3zM15 3v12L6 9z",
@@ -108,7 +109,8 @@ function perform(run, still, data, longest) {
   const [mean, why] = run.reason;
   const caption = make("p", { class: "d2-said", role: "status" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
-  const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
+  const portion = longest ? run.duration / longest : 1;
+  const width = `width:${100 * portion}%`;
   const size = { class: `d2-run${runs.some((other) => other.nodes.length > 8) ? " d2-dense" : ""}${table ? " d2-lanes" : ""}`, style: `--d2-rows:${run.nodes.length}` };
   if (run.name) size["aria-label"] = run.name;
   const root = make("section", size,
@@ -123,7 +125,7 @@ function perform(run, still, data, longest) {
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
       make("div", { class: "d2-steps" }, make("div", { style: width }, ...labels)),
       make("div", { class: "d2-all" },
-        make("div", { class: "d2-track", style: width }, time, ...(table ? table.letters : []), head)),
+        make("div", { class: "d2-track", style: table ? `width:calc(${portion}*var(--d2-axis))` : width }, time, ...(table ? table.letters : []), head)),
       ...(table ? [scene] : [])),
     caption);
   const track = root.querySelector(".d2-all");
@@ -252,6 +254,17 @@ function perform(run, still, data, longest) {
     live[i].firstChild.style.opacity = grown ? 1 - grown : "";
   }
 
+  // Lanes that are longer than their window move on with the play-head; an edge beyond which there is more is pale.
+  let beyond = 0;
+  function follow(tick) {
+    if (!beyond && !track.scrollLeft) return;
+    const far = (tick / TICKS) * (beyond + track.clientWidth), from = track.scrollLeft, room = track.clientWidth - NEAR;
+    const to = Math.max(0, Math.min(beyond, Math.max(far - room, Math.min(from, far - NEAR))));
+    if (to !== from) track.scrollLeft = to;
+    track.classList.toggle("d2-before", to > 1);
+    track.classList.toggle("d2-beyond", to < beyond - 1);
+  }
+
   function show(seconds) {
     const over = seconds >= run.duration;
     const tick = over ? TICKS : Math.round((seconds / run.duration) * TICKS);
@@ -281,6 +294,7 @@ function perform(run, still, data, longest) {
     }
     backlogs(tick);
     head.style.transform = `translateX(${tick / 1e4}%)`;
+    if (table) follow(tick);
     const now = fillIn(words.clock, { now: over ? run.end : format(seconds, run.end), end: run.end });
     tell(clock, now);
     progress.style.transform = `scaleX(${tick / TICKS})`;
@@ -380,7 +394,12 @@ function perform(run, still, data, longest) {
     scene.style.setProperty("--d2-zoom", zoom);
     scene.classList.toggle("d2-small", zoom > KEY / 9);
     call(zoom);
-    table?.fit(root.querySelector(".d2-track").clientWidth);
+    if (!table) return;
+    const long = track.querySelector(".d2-track").clientWidth;
+    table.fit(long);
+    beyond = Math.max(0, long - track.clientWidth);
+    track.classList.toggle("d2-beyond", beyond > 1);
+    follow(ticked);
   };
   // Pictures abreast are aligned; below each other each takes only the height that it needs.
   const crop = (alone) => scene.setAttribute("viewBox", alone ? `${x} 0 ${across} ${run.high}` : `${x} ${y} ${across} ${height}`);
@@ -478,9 +497,10 @@ export function play(el, data) {
   else if (runs.length > 1) controls.append(make("div", { class: "d2-standings", "aria-hidden": "true" }, ...parts.map((part) => part.standing)));
   // JupyterLab has shortcuts on keys without Ctrl; this attribute turns them off here.
   const look = { class: `d2lps d2-player${runs.length > 1 && !data.zoom ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
-    "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
+    "aria-description": [...runs.map((run) => run.described), words.keys].join(" "), "data-lm-suppress-shortcuts": "true" };
   // As many pictures side by side as are legible.
-  const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))}`;
+  const ratio = data.zoom || !shortest ? 1 : Math.min(4, longest / shortest); // more would take too much space
+  const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))};--d2-ratio:${ratio}`;
   const entries = data.legend.map(([mark, sentence]) => {
     const icon = make("svg", { viewBox: "0 0 26 16", "aria-hidden": "true" });
     icon.innerHTML = mark;

@@ -1,6 +1,10 @@
 """The page of bus bandwidths: nothing fitted, published rings met within 10 %, and a table for each topology."""
 
+import base64
+import json
 import re
+import zlib
+from itertools import product
 from statistics import mean
 
 import pytest
@@ -25,7 +29,27 @@ def test_bus_bandwidth_of_sums_in_the_switch_exceeds_the_link():
 @pytest.mark.parametrize("language", ["en", "vi", "zh"])
 def test_the_page_has_a_table_for_each_topology(language):
     page = bandwidths.page(language)
-    assert page.count("<table>") == len(bandwidths.hosts()) == 8
+    assert page.count("<table><caption>") == len(bandwidths.hosts()) == 8
     assert len(re.findall(r'<a href="https://github.com/NVIDIA/', page)) == 7
-    assert page.count("<tbody>") == 8 + 3 and not re.search(r"\de\+", page)  # and a picture: 8 topologies, 3 with NVLS
-    assert "{" not in page and "nan" not in page
+    _, _, picture = page.partition('class="shown bandwidths"')
+    assert picture.count("<tbody>") == 8 + 3  # 8 topologies, 3 with NVLS
+    assert "{" not in picture and "nan" not in picture
+    assert ("全归约，NVLS" in picture and "每台主机" in picture) == (language == "zh")
+
+
+def test_a_reader_has_fields_whose_positions_are_what_the_links_allow():
+    """In a ring of n GPUs each sends 2(n−1) chunks one after another, over two links."""
+    page = bandwidths.fields()
+    packed = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
+    positions = list(product(bandwidths.KINDS, bandwidths.COUNTS, bandwidths.SIZES))
+    assert len(packed) == len(positions) and page.count('type="range"') == 3
+    for (kind, gpus, size), content in zip(positions, packed, strict=True):
+        report = json.loads(zlib.decompress(base64.b64decode(content)))["report"]
+        assert ("NVLS" in report) == (kind != "A100" and gpus <= 8)
+        if gpus <= 8:
+            seconds = 2 * (gpus - 1) * (2 * 1.7e-6 + size / gpus / (1e9 * bandwidths.KINDS[kind][0]))
+            shown = re.search(r">all-reduce<.*?</span>([\d.]+).GB/s.*?</span>([\d.\u00a0]+).ms", report)
+            assert float(shown[1]) == pytest.approx(size / seconds / 1e9 * 2 * (gpus - 1) / gpus, rel=5e-3)
+            assert float(shown[2].replace("\u00a0", "")) == pytest.approx(1e3 * seconds, rel=5e-3)
+        else:
+            assert "GB/s" in report and " ms" in report.replace("\u00a0", " ")

@@ -165,6 +165,15 @@ def test_a_repository_brings_links_to_edit_and_copies_for_colab(book):
     assert "https://raw.githubusercontent.com/a/b/main/img/star.svg" in "".join(cell.source for cell in copy.cells)
 
 
+@pytest.mark.parametrize(
+    "homepage, domain", [("https://d2lps.example.org/", "d2lps.example.org"), ("https://a.github.io/b", None)]
+)
+def test_a_domain_of_ones_own_is_written_into_the_site(homepage, domain, book):
+    (book.root / "pyproject.toml").write_text(f'[project]\nname = "x"\nurls.Homepage = "{homepage}"\n', "utf-8")
+    file = made(book) / "CNAME"
+    assert (file.read_text("utf-8").strip() if file.exists() else None) == domain
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_only_on_colab_the_first_cell_installs_something(there, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -109,7 +109,7 @@ def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, si
         page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.goto(f"{site.as_uri()}/{language}/{BANDWIDTHS}")
         assert page.locator("h1").inner_text() == text_in(language, "site.bandwidths")
-        assert page.locator("table").count() == 9  # eight topologies, and the picture
+        assert page.locator("table").count() == 10  # eight topologies, the picture, and the reader's own GPUs
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
 

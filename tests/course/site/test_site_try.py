@@ -111,8 +111,13 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(served, opened)
     assert tried(page, "fraction", "x = 1\nprint('here')").inner_text().strip() == "here"
     cell.locator("textarea").fill("while True: pass")
     cell.locator("textarea").press("Shift+Enter")
+    sign = cell.locator(".try i")  # moves, and counts the seconds
+    for seconds in (2, 4):
+        expect(sign).to_have_text(f"{seconds} s", timeout=PATIENCE)
+    assert sign.evaluate("e => getComputedStyle(e, '::before').animationName") == "turn"
     cell.get_by_role("button", name="Stop").click()
     expect(cell.locator("[role=status]")).to_have_text(sentences("en")["browser.stopped"], timeout=PATIENCE)
+    expect(sign).to_be_empty()
     assert "NameError" in tried(page, "fraction", "x").inner_text()
     cell.get_by_role("button", name="Close").click()
     assert cell.locator("pre.code").is_visible() and cell.locator("textarea").count() == 0

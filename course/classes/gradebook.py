@@ -1,0 +1,144 @@
+"""Points: which exercises count, the learners of a roster, and the files that Canvas, Moodle and Gradescope read."""
+
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
+from d2lps.notebook.grading.course import texts_of
+
+CANVAS = ("Student", "ID", "Section")  # what Canvas asks for; other columns of its export are between ID and Section
+NOBODY = ("points possible", "student, test")  # rows of Canvas's export that are no learners, in small letters
+
+
+class GradebookError(Brief, ValueError):
+    """Points or a roster that cannot be read; ``reason`` is the sentence's key under ``grade`` in the messages."""
+
+    def __init__(self, reason: str, **values: object):
+        self.reason = reason
+        super().__init__(text(f"grade.{reason}", **values))
+
+
+def points(argument: str) -> dict[str, float]:
+    """Return exercise → points for ``"own-gpu=2,overlap"``; the second has 1. Raises GradebookError, ExerciseError."""
+    chosen = {}
+    for part in filter(None, map(str.strip, argument.split(","))):
+        id, _, number = part.partition("=")
+        try:
+            chosen[texts_of(id.strip()).id] = value = float(number or 1)
+        except ValueError as error:
+            if isinstance(error, Brief):
+                raise
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise GradebookError("no-points", part=part)
+    return chosen
+
+
+@dataclass
+class Roster:
+    """The people of a course, as Canvas or Moodle exports them, or as a teacher writes them.
+
+    A learner is the person of a row if the learner's number or name is in one cell of that row, or in the first two
+    together. The order of words does not matter, nor do signs other than letters and digits, and what follows ``@``.
+    """
+
+    columns: list[str] = field(default_factory=lambda: [*CANVAS])
+    rows: list[list[str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> "Roster":
+        """Read a CSV file with a row of column names. Raises GradebookError."""
+        try:
+            lines = path.read_text("utf-8-sig").splitlines(keepends=True)
+            rows = [*csv.reader(lines, csv.Sniffer().sniff(lines[0], ",;\t"), strict=True)]
+        except (OSError, ValueError, IndexError, csv.Error) as error:
+            raise GradebookError("no-roster", file=path, why=getattr(error, "strerror", None) or error) from None
+        columns, *people = rows
+        width = columns.index("Section") + 1 if "Section" in columns else len(columns)  # grades come after it
+        people = [row + [""] * (width - len(row)) for row in people if any(row)]
+        people = [row[:width] for row in people if row[0].strip().casefold() not in NOBODY]
+        return cls(columns[:width], people)
+
+    def of(self, learner: str, id: str) -> int | None:
+        """Return the number of a learner's row; None if there is none, or more than one."""
+        for wanted in filter(None, map(_forms, (id, learner))):
+            found = [number for number, row in enumerate(self.rows) if wanted & _keys(row)]
+            if len(found) == 1:
+                return found[0]
+        return None
+
+
+def _keys(row: list[str]) -> set[str]:
+    cells = [" ".join(row[:2]), *row, *(cell.removeprefix("Participant ").partition("@")[0] for cell in row)]
+    return set().union(*map(_forms, cells))
+
+
+def _forms(name: str) -> set[str]:
+    """Return the letters and digits of a name, with its words in the order in which they are, and sorted."""
+    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name).casefold())
+    return {"".join(order) for order in (words, sorted(words)) if words}
+
+
+def as_csv(report, roster: Roster | None = None) -> str:
+    """Return a line for each learner: the roster's columns, the points for each exercise, their sum, and days late.
+
+    An exercise is empty if its chapter was not handed in. Learners who are not in the roster follow those who are.
+    """
+    roster = roster or Roster()
+    rows, people = [*roster.rows], [[] for _ in roster.rows]
+    for learner, summary in report.learners.items():
+        number = roster.of(learner, summary["id"])
+        if number is None:
+            known = {roster.columns[0]: learner, "ID": summary["id"]}
+            rows.append([known.get(column, "") for column in roster.columns])
+            people.append([])
+        people[len(rows) - 1 if number is None else number].append(summary)
+    file = io.StringIO()
+    lines = csv.writer(file, lineterminator="\r\n")
+    lines.writerow([*roster.columns, *report.points, "Total", "Days late"])
+    for row, theirs in zip(rows, people, strict=True):
+        scores = {id: [one["scores"][id] for one in theirs if id in one["scores"]] for id in report.points}
+        best = {id: max(found) for id, found in scores.items() if found}
+        late = max((one["late"] for one in theirs), default="")
+        cells = [*(written(best.get(id)) for id in report.points), written(sum(best.values()) if best else None), late]
+        lines.writerow([*map(plain, row), *cells])
+    return "\ufeff" + file.getvalue()  # shows spreadsheets that this is UTF-8
+
+
+def written(value: float | None) -> str:
+    """Return points as a person writes them; nothing if there are none."""
+    return "" if value is None else f"{value:.10g}"
+
+
+def plain(value: object) -> object:
+    """Return a value that a spreadsheet shows and does not compute: learners choose the names of their files."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return "'" + value
+    return "" if value is None else value
+
+
+def as_results(report) -> str:
+    """Return the results of one learner as Gradescope reads them: results.json, with notes that only teachers see."""
+    tests, notes, hidden = [], [], [text(f"grade.open.{name}") for name in report.missing]
+    for learner, rows in report.best.items():
+        summary = report.learners[learner]
+        notes += [note["note"] for note in summary["notes"]]
+        for id, points in report.points.items():
+            row, score = rows.get(id), summary["scores"].get(id, 0)
+            state = text(f"grade.state.{row['state'] if row else 'missing'}")
+            said = [row["sentence"], row["hint"], *row["notes"]] if row and not score else []
+            hidden += [f"{id}: {note}" for note in (row["look"] if row else [])]
+            test = {"name": texts_of(id).title, "number": id, "score": score, "max_score": points}
+            tests.append(test | {"output": "\n".join(filter(None, [state, *said]))})
+    if hidden:
+        tests.append({"name": text("grade.look"), "visibility": "hidden", "output": "\n".join(hidden)})
+    total = sum(test.get("score", 0) for test in tests)
+    results = {"score": total, "output": "\n".join(notes), "tests": tests}
+    return json.dumps(results, ensure_ascii=False, indent=1) + "\n"

@@ -1,0 +1,160 @@
+"""Handouts: for each language a zip with the notebooks, the package and the judges, but no solutions.
+
+A learner unpacks it and runs ``make lab``, or installs the package and opens ``chapters/…/en.ipynb``. It has no
+``solutions.py``, no last hints, and only the chapters and exercises that ``D2LPS_TOC`` chooses.
+
+``python -m course.handout variants FOLDER`` compares a teacher's own cases with the solutions.
+"""
+
+import argparse
+import io
+import os
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import d2lps
+from course.book.findings import BookError
+from course.book.library import Book
+from course.book.stills import texts
+from d2lps.messages import LANGUAGES, allow_any_letter
+from d2lps.notebook.grading.attempts import judged
+from d2lps.notebook.grading.course import ExerciseError, all_texts
+from d2lps.notebook.grading.exercise import Failure
+
+WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip, so that equal contents are equal zips
+OUT = "dist"
+ABOUT = "docs/handout"  # README.md in each language, and AGENTS.md
+FILES = ("LICENSE", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", "CITATION.cff", ".ci/setup")
+FOLDERS = ("d2lps", "course/book", "img")
+GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}
+DEADLINE = 300  # seconds for a solution in all cases, on a busy machine
+
+
+def pieces(source: str, keep: Callable[[str, bool], bool]) -> str:
+    """Return a TOML file that has only the tables that ``keep`` wants, given (header, last of its name in a row)."""
+    parts = re.split(r"(?m)^(?=\[\[?[\w-]+[\w.-]*\]\]?$)", source)
+    heads = [part.partition("\n")[0] for part in [*parts, ""]]
+    return "".join(
+        part for part, head, after in zip(parts, heads, heads[1:], strict=False) if keep(head, head != after)
+    )
+
+
+def exercises(book: Book, slug: str) -> str:
+    """Return ``exercises.toml`` of a chapter as its readers get it; raise BookError if a part cannot be taken out."""
+    source = (book.folder(slug) / "exercises.toml").read_text("utf-8")
+    wanted = {id: {"hints": [], **table} for id, table in book.load(slug).exercises.items()}
+
+    def keep(head: str, last: bool) -> bool:
+        id = re.match(r"\[*([\w-]*)", head)[1]
+        return id in ("", *wanted) and (book.solutions or head != f"[[{id}.hints]]" or not last)
+
+    handed = pieces(source, keep)
+    if {id: {"hints": [], **table} for id, table in tomllib.loads(handed).items()} != wanted:
+        raise BookError(f"{slug}/exercises.toml: write each hint as a table [[id.hints]], so that it can be left out")
+    return handed
+
+
+def contents(book: Book) -> str:
+    """Return ``toc.toml`` with the chosen chapters."""
+    source = (book.chapters / "toc.toml").read_text("utf-8")
+    begin, *chapters = re.split(r"(?m)^(?=\[\[chapter\]\]$)", source)
+    by_slug = {tomllib.loads(chapter)["chapter"][0]["slug"]: chapter for chapter in chapters}
+    return "".join([begin, *(by_slug[slug].rstrip("\n") + "\n\n" for slug in book.contents)])
+
+
+def code_of(book: Book, slug: str) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the files of a chapter that Python reads, as its readers get them."""
+    for path in sorted(book.folder(slug).iterdir()):
+        if path.name == "lesson.py":
+            yield path.name, book.load(slug).lesson
+        elif path.name == "exercises.toml":
+            yield path.name, exercises(book, slug)
+        elif path.suffix in (".py", ".toml", ".json") and (path.name != "solutions.py" or book.solutions):
+            yield path.name, path.read_text("utf-8")
+
+
+def files(book: Book, language: str) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a handout."""
+    for name in FILES:
+        yield name, (book.root / name).read_bytes()
+    yield "README.md", (book.root / ABOUT / f"{language}.md").read_bytes()
+    yield "AGENTS.md", (book.root / ABOUT / "AGENTS.md").read_bytes()
+    yield "course/__init__.py", (book.root / "course/__init__.py").read_bytes()
+    for folder in FOLDERS:
+        for path in sorted((book.root / folder).rglob("*")):
+            if path.is_file() and not GENERATED & {*path.parts} and path.suffix != ".pyc":
+                yield path.relative_to(book.root).as_posix(), path.read_bytes()
+    yield "chapters/toc.toml", contents(book).encode()
+    for name in ("references.toml", "terms.toml"):
+        yield f"chapters/{name}", (book.chapters / name).read_bytes()
+    for folder in sorted(path.parent for path in book.chapters.glob(f"*-*/{language}.md")):
+        if folder.name not in book.contents:  # other chapters mention its title
+            for each in LANGUAGES:
+                yield f"chapters/{folder.name}/{each}.md", (folder / f"{each}.md").read_bytes()
+            continue
+        chapter = book.chapter(folder.name)
+        for each in LANGUAGES:
+            yield f"chapters/{folder.name}/{each}.md", chapter.texts[each].source.encode()
+        for name, text in code_of(book, folder.name):
+            yield f"chapters/{folder.name}/{name}", text.encode()
+        path = folder / f"{language}.ipynb"
+        yield f"chapters/{folder.name}/{path.name}", texts(book, chapter, draw=None)[path].encode()
+
+
+def write(book: Book, out: Path) -> list[Path]:
+    """Write a zip for each language into a folder, and return their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for language in LANGUAGES:
+        name, file = f"d2lps-{d2lps.__version__}-{language}", io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in files(book, language):
+                archive.writestr(zipfile.ZipInfo(f"{name}/{path}", WHEN), content, zipfile.ZIP_DEFLATED)
+        written.append(out / f"{name}.zip")
+        written[-1].write_bytes(file.getvalue())
+    return written
+
+
+def compare(folder: Path) -> list[str]:
+    """Judge the solutions in a teacher's own cases; return a line for each that does not pass. Raises ExerciseError."""
+    os.environ["D2LPS_VARIANTS"] = str(folder)
+    refused = []
+    for id, exercise_texts in all_texts().items():
+        try:
+            verdict = judged(exercise_texts, exercise_texts.solution(), DEADLINE)
+        except Failure as failure:
+            verdict = failure
+        if not getattr(verdict, "passed", False):
+            refused.append(f"{exercise_texts.folder.name}.py, {id}: {verdict.sentence}")
+    return refused
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the handouts, or compare variants with the solutions; return the exit status."""
+    allow_any_letter()
+    parser = argparse.ArgumentParser(prog="python -m course.handout", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command", metavar="command")
+    write_command = commands.add_parser("write", help="write a zip for each language")
+    write_command.add_argument("--out", type=Path, help=f"the folder of the zips (default: {OUT}/)")
+    variants_command = commands.add_parser("variants", help="compare a teacher's own cases with the solutions")
+    variants_command.add_argument("folder", type=Path, help="has a file for each chapter, as 01-data-parallelism.py")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "variants":
+            refused = compare(chosen.folder)
+            print(*(refused or ["The solutions pass in all cases."]), sep="\n")
+            return int(bool(refused))
+        book = Book(solutions=False)
+        print(*(f"wrote {path}" for path in write(book, chosen.out or book.root / OUT)), sep="\n")
+    except (BookError, ExerciseError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

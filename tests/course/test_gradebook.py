@@ -1,0 +1,280 @@
+"""File names identify learners, and each learner gets the earned points."""
+
+import csv
+import json
+import os
+import zipfile
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from helpers.classes import notebook
+
+from course.classes import gradebook, handed_in, judging, notebooks, report, running
+from course.classes.handed_in import Task
+from d2lps.messages import LANGUAGES, text_in
+from d2lps.messages.marked import marked
+from d2lps.notebook.grading.course import ExerciseError
+
+FIRST = "01-data-parallelism"
+EMPTY = json.dumps({"cells": []})
+
+
+def found(folder: Path, **how: object) -> list[Task]:
+    (unpacked := folder.parent / "unpacked").mkdir()
+    return handed_in.find(folder, None, handed_in.Sorter(unpacked, **how))
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(EMPTY)
+
+
+def zipped(path: Path, *names: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, EMPTY)
+
+
+def by_learner(tasks: list[Task]) -> dict[str, list[str]]:
+    return {one.learner: [task.name for task in tasks if task.learner == one.learner and task.name] for one in tasks}
+
+
+# ---- learners
+
+
+def test_all_files_of_one_canvas_user_belong_to_one_learner(tmp_path):
+    names = ["nguyenlan_LATE_4711_8801_ring.ipynb", "nguyenlan_4711_8802_ring-1.ipynb", "limei_52_9_1_x.ipynb"]
+    put(tmp_path / "class", *names)
+    zipped(tmp_path / "class" / "nguyenlan_4711_8803_more.zip", "a/b.ipynb", "a/c.txt", "__MACOSX/a/._b.ipynb")
+    tasks = found(tmp_path / "class")
+    assert by_learner(tasks) == {
+        "limei_52_9_1_x": [names[2]],  # 9 is no number of a user and of a file
+        "nguyenlan": [names[1], "nguyenlan_4711_8803_more.zip/a/b.ipynb", names[0]],
+    }
+    assert {task.late for task in tasks if task.name == names[0]} == {1}
+    assert {task.id for task in tasks if task.learner == "nguyenlan"} == {"4711"}
+
+
+def test_two_numbers_with_one_name_are_two_learners(tmp_path):
+    put(tmp_path / "class", "an_11_70_a.ipynb", "an_12_71_a.ipynb", "mei_13_72_a.ipynb", "mei_13_73_a-1.ipynb")
+    assert list(by_learner(found(tmp_path / "class"))) == ["an (11)", "an (12)", "mei"]
+
+
+def test_moodle_folders_and_files_name_the_learner(tmp_path):
+    folder = "Lan Nguyễn_123_assignsubmission_file_"
+    put(tmp_path / "class", f"{folder}/a.ipynb", "Mei Li_9_assignsubmission_file_b.ipynb", "anh/c.ipynb", "d.ipynb")
+    tasks = found(tmp_path / "class")
+    learners = {task.learner: task.id for task in tasks}
+    assert learners == {"Lan Nguyễn": "123", "Mei Li": "9", "anh": "", "d": ""}
+
+
+def test_a_pattern_finds_names_in_paths(tmp_path):
+    put(tmp_path / "class", "ring/s1_anh/a.ipynb", "ring/s2_mei/a.ipynb", "store/s1_anh/b.ipynb", "store/x/c.ipynb")
+    pattern = gradebook.re.compile(r"[^/]+/(?P<id>s\d)_(?P<name>\w+)/.*")
+    tasks = found(tmp_path / "class", names=pattern)
+    assert by_learner(tasks) == {
+        "anh": ["ring/s1_anh/a.ipynb", "store/s1_anh/b.ipynb"],
+        "mei": ["ring/s2_mei/a.ipynb"],
+        "store": ["store/x/c.ipynb"],
+    }
+
+
+def test_a_day_that_has_begun_is_a_day_late(tmp_path):
+    due = datetime(2026, 12, 1, 23, 59)
+    hours = {"early": -1, "in-time": 0, "first": 0.1, "second": 24.1}
+    for name, late in hours.items():
+        put(tmp_path / "class", f"{name}.ipynb")
+        os.utime(tmp_path / "class" / f"{name}.ipynb", (0, due.timestamp() + late * 3600))
+    put(tmp_path / "class", "strange.ipynb")
+    os.utime(tmp_path / "class" / "strange.ipynb", (0, 10**13))  # a year that no calendar has
+    late = {task.learner: task.late for task in found(tmp_path / "class", due=due)}
+    assert late.pop("strange") > 10**4 and late == {"early": 0, "in-time": 0, "first": 1, "second": 2}
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 no more", None])
+def test_a_zip_that_cannot_be_unpacked_has_a_note(tmp_path, data):
+    zipped(path := tmp_path / "class" / "anh.zip", "a.ipynb")
+    if data is None:
+        path.write_bytes(path.read_bytes().replace(b'{"cells": []}', b'{"cells": {}}'))  # other bytes than its checksum
+    else:
+        path.write_bytes(data)
+    assert [(task.learner, task.note.key) for task in found(tmp_path / "class")] == [("anh", "zip")]
+
+
+def test_a_zip_that_would_fill_the_disk_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "LARGEST", 30)
+    zipped(tmp_path / "class" / "anh.zip", "a.ipynb", "b.ipynb", "c.ipynb")
+    zipped(tmp_path / "class" / "mei.zip", "../../a.ipynb", "/b.ipynb")
+    tasks = found(tmp_path / "class")
+    assert [(task.learner, task.name, task.note and task.note.key) for task in tasks] == [
+        ("anh", "", "huge"), ("mei", "mei.zip/a.ipynb", None), ("mei", "mei.zip/b.ipynb", None),
+    ]  # fmt: skip
+    assert not [*tmp_path.glob("*.ipynb")]
+
+
+def test_links_that_leave_a_learners_folder_are_not_read(tmp_path):
+    put(tmp_path / "class", "good/a.ipynb", "links/own.ipynb", "good/.d2lps/hints-own-gpu.json")
+    (tmp_path / "class/good/.d2lps/hints-own-gpu.json").write_text('{"uneven": 7}')
+    for link, to in {"peer": "good", "links/a.ipynb": "../good/a.ipynb", "links/b.ipynb": "own.ipynb",
+                     "top.ipynb": "good/a.ipynb", "links/c.ipynb": "/etc/passwd", "links/d": "../good",
+                     "links/.d2lps": "../good/.d2lps", "gone.ipynb": "nothing",
+                     "links/e.ipynb": "f.ipynb", "links/f.ipynb": "e.ipynb", "circle": "circle"}.items():  # fmt: skip
+        (tmp_path / "class" / link).symlink_to(to)
+    tasks = found(tmp_path / "class")
+    read = {task.name: [note.key for note in notebooks.read(task).notes] for task in tasks if not task.note}
+    circle = dict.fromkeys(["links/e.ipynb", "links/f.ipynb"], ["unreadable"])
+    assert read == dict.fromkeys(["good/a.ipynb", "links/own.ipynb", "links/b.ipynb"], ["no-chapter"]) | circle
+    linked = {task.note.values["file"] for task in tasks if task.note and task.note.key == "link"}
+    assert linked == {"peer", "links/a.ipynb", "links/c.ipynb", "links/d", "top.ipynb", "gone.ipynb", "circle"}
+    assert notebooks.hints("own-gpu", [tmp_path / "class/links"], []) == (0, "notebook")
+    assert notebooks.hints("own-gpu", [tmp_path / "class/good"], []) == (7, "kept")
+
+
+def test_a_notebook_with_huge_outputs_is_graded_without_them(tmp_path, monkeypatch):
+    book = notebook(FIRST, {"own-gpu": "own_gpu = print"})
+    cell = next(cell for cell in book.cells if cell["id"] == "exercise-own-gpu")
+    shown = {
+        "output_type": "display_data",
+        "data": {"text/html": '<div class="d2lps-verdict"><details>'},
+        "metadata": {},
+    }
+    cell.outputs = [shown, {"output_type": "stream", "name": "stdout", "text": "x" * (67 << 20)}]
+    (path := tmp_path / "a.ipynb").write_text(json.dumps(book))
+    read = notebooks.read(Task("anh", path))
+    assert [note.key for note in read.notes] == ["large"] and read.notes[0].values == {"size": "67 MiB"}
+    attempt = next(attempt for attempt in read.answers if attempt.id == "own-gpu")
+    assert len(attempt.answers) == 1 and attempt.hints == 0
+
+
+def test_brackets_that_would_fill_the_memory_are_no_notebook(tmp_path):
+    (path := tmp_path / "a.ipynb").write_bytes(b"[" + b"[]," * (40 << 20) + b"1]")
+    assert [note.key for note in notebooks.read(Task("anh", path)).notes] == ["huge"]
+
+
+# ---- points
+
+
+def graded(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **of: object) -> report.Report:
+    """Return the report for learner/notebook → exercise → state."""
+    results = []
+    for place, states in answers.items():
+        learner, _, name = place.partition("/")
+        about = running._about(Task(learner, Path(), name=place if name else "", late=(late or {}).get(place, 0)), [])
+        rows = [asdict(judging.Row(learner, place, FIRST, id, state)) for id, state in states.items()]
+        results.append({"book": about | {"graded": True, "chapter": FIRST}, "rows": rows, "missing": []})
+    return report.report("en", "class", results, **of)
+
+
+def lines(written: str) -> list[list[str]]:
+    return [*csv.reader(written.removeprefix("\ufeff").splitlines())]
+
+
+def test_each_learner_has_a_line_and_each_exercise_its_points():
+    made = graded(
+        {
+            "anh/1": {"own-gpu": "solved", "overlap": "tried", "split": "solved"},
+            "mei/1": {"own-gpu": "stopped"},
+            "minh": {},
+        },
+        points=gradebook.points("own-gpu=2, overlap=0.5,split"),
+    )
+    assert lines(gradebook.as_csv(made)) == [
+        ["Student", "ID", "Section", "own-gpu", "overlap", "split", "Total", "Days late"],
+        ["anh", "", "", "2", "0", "1", "3", "0"],
+        ["mei", "", "", "0", "", "", "0", "0"],
+        ["minh", "", "", "", "", "", "", "0"],
+    ]
+
+
+def test_required_exercises_have_one_point_each_by_default():
+    made = graded({"anh/1": {"own-gpu": "solved", "overlap": "tried", "split": "solved"}})
+    assert lines(gradebook.as_csv(made))[0][3:6] == ["own-gpu", "overlap", "Total"]
+    assert lines(gradebook.as_csv(made))[1][3:6] == ["1", "0", "1"]
+
+
+def test_of_equal_answers_the_one_in_time_counts():
+    states = {"anh/1": {"own-gpu": "solved"}, "anh/2": {"own-gpu": "solved"}, "mei/1": {"own-gpu": "tried"}}
+    late = {"anh/2": 3, "mei/2": 2}
+    made = graded(states | {"mei/2": {"own-gpu": "solved"}}, late)
+    assert [(line[0], line[-1]) for line in lines(gradebook.as_csv(made))[1:]] == [("anh", "0"), ("mei", "2")]
+
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,HW 1 (7)
+    Points Possible,,,,,5
+"Nguyen, Lan",4711,s1,lan@x.edu,A,
+"Li, Mei",52,s2,m2,A,3
+"Student, Test",9,,,A,
+"""
+MOODLE = """\ufeffIdentifier,Full name,Email address
+Participant 4711,Lan Nguyen,lan@x.edu
+Participant 52,Mei Li,mei@x.edu
+"""
+PLAIN = "First name;Last name;ID number\nLan;Nguyen;4711\nMei;Li;52\n"
+
+
+@pytest.mark.parametrize("table, width", [(CANVAS, 5), (MOODLE, 3), (PLAIN, 3)], ids=["canvas", "moodle", "plain"])
+@pytest.mark.parametrize("learner, id", [("nguyenlan", "4711"), ("x", "4711"), ("Lan Nguyen", ""), ("Nguyen_Lan", "")])
+def test_a_learner_is_found_in_the_roster(tmp_path, table, width, learner, id):
+    (path := tmp_path / "roster.csv").write_text(table, "utf-8")
+    roster = gradebook.Roster.read(path)
+    made = graded({f"{learner}/1": {"own-gpu": "solved"}, "stranger/1": {"own-gpu": "tried"}})
+    made.books[0]["id"] = id
+    first, lan, mei, *others = lines(gradebook.as_csv(made, roster))
+    assert first[:width] == roster.columns and len(others) == 1 and "stranger" in others[0]
+    assert lan[width] == "1" and mei[width:] == [""] * len(mei[width:]) and len(mei) == len(first)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b'a,b\n"c'])
+def test_a_file_that_is_no_roster_is_named(tmp_path, data):
+    (path := tmp_path / "roster.csv").write_bytes(data)
+    with pytest.raises(gradebook.GradebookError, match="roster.csv is not a roster"):
+        gradebook.Roster.read(path)
+
+
+@pytest.mark.parametrize("argument", ["own-gpu=x", "own-gpu=-1", "own-gpu=nan", "own-gpu=1=2"])
+def test_points_that_are_no_number_are_refused(argument):
+    with pytest.raises(gradebook.GradebookError, match=r"own-gpu=.* gives no points"):
+        gradebook.points(argument)
+
+
+def test_points_for_an_unknown_exercise_are_refused():
+    with pytest.raises(ExerciseError, match="'own-cpu'"):
+        gradebook.points("own-gpu=2,own-cpu=1")
+
+
+def test_a_spreadsheet_does_not_compute_a_learners_name():
+    assert lines(gradebook.as_csv(graded({"=HYPERLINK(1)/1": {"own-gpu": "tried"}})))[1][0] == "'=HYPERLINK(1)"
+
+
+# ---- feedback
+
+
+def test_feedback_has_the_learners_language_and_no_other_learner():
+    sentence = marked([f"said in {language}" for language in LANGUAGES])
+    results = []
+    for learner, language in {"anh": "vi", "mei": "zh", "ANH": "", "a/b": "en"}.items():
+        about = running._about(Task(learner, Path(), name=f"{learner}/1"), [])
+        row = judging.Row(learner, f"{learner}/1", FIRST, "own-gpu", "tried", sentence=sentence, notes=["own note"])
+        row.look = ["equal to another"]
+        results.append({"book": about | {"language": language, "graded": True}, "rows": [asdict(row)], "missing": []})
+    pages = report.feedbacks("en", "class", results, None)
+    assert [*pages] == ["learners/anh.html", "learners/mei.html", "learners/ANH (2).html", "learners/a_b.html"]
+    for page, (learner, language) in zip(pages.values(), {"anh": "vi", "mei": "zh", "ANH": "en"}.items(), strict=False):
+        assert text_in(language, "grade.feedback", learner=learner) in page and f"said in {language}" in page
+        assert text_in(language, "grade.state.tried") in page and "own note" in page and "equal to" not in page
+        assert not [other for other in ("anh", "mei", "ANH") if other != learner and other in page]
+
+
+def test_gradescope_gets_points_and_only_teachers_get_what_looks_odd():
+    made = graded({"me/1": {"own-gpu": "solved", "overlap": "tried"}}, points={"own-gpu": 2.0, "overlap": 3.0})
+    made.rows[0]["look"], made.rows[1]["sentence"], made.rows[1]["notes"] = ["copied"], "too slow", ["twice"]
+    written = json.loads(gradebook.as_results(made))
+    solved, tried, odd = written["tests"]
+    scores = [(test["score"], test["max_score"]) for test in (solved, tried)]
+    assert scores == [(2, 2), (0, 3)] and written["score"] == 2
+    assert "too slow" in tried["output"] and "twice" in tried["output"]
+    assert (odd["visibility"], "copied" in odd["output"], "copied" in solved["output"]) == ("hidden", True, False)

@@ -1,0 +1,304 @@
+"""Handouts, sites without solutions, a teacher's own cases, and a choice of chapters and exercises."""
+
+import ast
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+from helpers.classes import hand_in, notebook, solving
+from helpers.classes import told as reported
+
+import d2lps
+from course import handout
+from course.book.findings import BookError
+from course.book.library import Book
+from course.site import browser, proof
+from course.site.build import build
+from course.site.pages import Site
+from course.site.pdf import bound
+from course.site.runs import Run
+from d2lps.messages import LANGUAGES
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, every_text
+
+ROOT = CHAPTERS.parent
+EXAMPLE = ROOT / "examples/variants"
+MINE = 'chapters = ["02", "01"]\nexercises = ["own-gpu", "labels"]\n'
+
+
+@pytest.fixture
+def not_run(monkeypatch):
+    """Return runs without outputs, so that texts lead to players that are not there; no faults but these count."""
+    found, none = proof.faults, {language: {} for language in LANGUAGES}
+    monkeypatch.setattr(proof, "faults", lambda site: [each for each in found(site) if "#player:" not in each])
+    return lambda slug: Run(none, "2026-01-31", "")
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Choose two chapters and an exercise of each."""
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE, "utf-8")
+    monkeypatch.setenv("D2LPS_TOC", str(file))
+    return file
+
+
+# ---- no solution's text
+
+
+def lines(code: str) -> list[str]:
+    """Return the lines of code that say something, without spaces."""
+    bare = (re.sub(r"\s+", "", line.split("  #")[0]) for line in code.splitlines())
+    return [line for line in bare if len(line) > 3 and not re.match(r"#|import\b|from\b|def\w+\(", line)]
+
+
+def runs_of(code: str, length: int) -> set[str]:
+    """Return all runs of so many lines; all lines if there are fewer."""
+    found = lines(code)
+    return {"\n".join(found[i : i + length]) for i in range(max(1, len(found) - length + 1))}
+
+
+def secrets() -> dict[str, set[str]]:
+    """Return exercise → three lines in a row of its solution that neither its stub nor its chapter has."""
+    found = {}
+    for id, texts in every_text().items():
+        source, name = (texts.folder / "solutions.py").read_text("utf-8"), id.replace("-", "_")
+        function = next(node for node in ast.parse(source).body if getattr(node, "name", "") == name)
+        shown = "\n".join(lines((texts.folder / "lesson.py").read_text("utf-8")))
+        found[id] = {run for run in runs_of(ast.get_source_segment(source, function), 3) if run not in shown}
+        assert found[id]
+    return found
+
+
+def told(files: dict[str, str]) -> list[str]:
+    """Return the exercises whose solution, or last hint, stands in a file, with the name of the file."""
+    bare = {name: "\n".join(lines(text)) for name, text in files.items()}
+    secret = secrets().items()
+    found = [f"{id}: {name}" for id, runs in secret for name, text in bare.items() if any(run in text for run in runs)]
+    last = {telling(hint) for texts in every_text().values() for hint in texts.table["hints"][-1].values()}
+    letters = {name: re.sub(r"\W", "", text) for name, text in files.items()}
+    return found + [f"{hint}: {name}" for hint in last for name, text in letters.items() if hint in text]
+
+
+def telling(hint: str) -> str:
+    """Return the longest part of a hint without code and formulas, as letters; the whole hint if that is short."""
+    longest = max((re.sub(r"\W", "", part) for part in re.split(r"\$[^$]*\$|`[^`]*`", hint)), key=len)
+    return longest if len(longest) > 24 else re.sub(r"\W", "", hint)
+
+
+def as_read(name: str, content: bytes) -> str:
+    """Return a file as its readers see it: the cells of a notebook, a page without marks."""
+    text = content.decode("utf-8", "ignore")
+    if name.endswith(".ipynb"):
+        return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    if name.endswith("exercises.toml"):
+        return repr(tomllib.loads(text))
+    if name.endswith(".html"):
+        return html.unescape(re.sub(r"<[^>]*>", "", text))
+    return text
+
+
+@pytest.mark.slow(60)
+def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
+    written = handout.write(Book(solutions=False), tmp_path)
+    assert [path.name for path in written] == [f"d2lps-{d2lps.__version__}-{language}.zip" for language in LANGUAGES]
+    for language, path in zip(LANGUAGES, written, strict=True):
+        with zipfile.ZipFile(path) as archive:
+            top = f"{path.stem}/"
+            files = {name.removeprefix(top): archive.read(name) for name in archive.namelist()}
+            archive.extractall(tmp_path)
+        assert told({name: as_read(name, content) for name, content in files.items()}) == []
+        assert not any("solutions" in name or name.startswith("tests") for name in files)
+        books = {name for name in files if name.endswith(".ipynb")}
+        assert books == {f"chapters/{slug}/{language}.ipynb" for slug in Book().contents}
+        assert "AGENTS.md" in files and f"make lab-{language}" in files["README.md"].decode()
+    program = (
+        "import d2lps; from d2lps.notebook.grading.course import CHAPTERS; print(CHAPTERS)\n"
+        "verdict = d2lps.check_exercise('own-gpu', d2lps.sharded); print(verdict.passed)\n"
+        "print(len(d2lps.check_exercise('own-gpu', lambda gpus: d2lps.aggregate_at(gpus, 'gpu0')).ladder))\n"
+        "try: d2lps.solution('own-gpu')\nexcept ValueError as error: print(error)"
+    )
+    home = tmp_path / written[0].stem
+    run = {"cwd": home, "env": os.environ | {"PYTHONPATH": str(home)}, "capture_output": True, "text": True}
+    said = subprocess.run([sys.executable, "-c", program], **run, timeout=200).stdout.splitlines()
+    assert said[:3] == [str(home / "chapters"), "True", "3"] and "no solution of 'own-gpu'" in said[3] and not said[4:]
+    laid = subprocess.run([sys.executable, "-m", "course.book", "lab", "--no-start"], **run, timeout=200)
+    assert laid.returncode == 0, laid.stderr
+    assert (home / "workspace/en/13-choosing.ipynb").is_file()
+
+
+@pytest.mark.slow(90)
+@pytest.mark.timeout(600)
+def test_a_site_without_solutions_has_none_on_any_page_nor_on_paper(tmp_path, not_run):
+    book = Book(solutions=False)
+    site = build(book, tmp_path / "site", not_run, pdf=False, say=lambda _: None)
+    files = {str(path.relative_to(site)): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    chapters = {slug: book.chapter(slug) for slug in book.contents}
+    for language in LANGUAGES:
+        paper = bound(Site(book, chapters, language, {slug: not_run(slug) for slug in chapters}, [], paper=True))
+        files[f"{language}/paper.html"] = paper.encode()  # from which the PDF is printed
+    files |= dict(browser._packed(book))
+    assert told({name: as_read(name, content) for name, content in files.items()}) == []
+    page = files["en/01-data-parallelism.html"].decode()
+    assert "<summary>Hint 3 of 3</summary>" in page and "<summary>Solution</summary>" not in page
+    assert f"Edition {d2lps.__version__}." in page
+
+
+def test_what_is_looked_for_is_found_where_it_stands():
+    """Else the tests above would find nothing whatever is handed out."""
+    files = {path.name: path.read_text("utf-8") for path in (CHAPTERS / "01-data-parallelism").glob("*.py")}
+    table = (CHAPTERS / "01-data-parallelism/exercises.toml").read_bytes()
+    found = told(files | {"exercises.toml": as_read("exercises.toml", table)})
+    for id in ("own-gpu", "overlap", "split"):
+        assert f"{id}: solutions.py" in found
+    assert sum(each.endswith("exercises.toml") for each in found) == 9
+
+
+def test_a_hint_that_cannot_be_left_out_is_named(tmp_path):
+    folder = tmp_path / "chapters/01-small"
+    folder.mkdir(parents=True)
+    (tmp_path / "chapters/toc.toml").write_text("", "utf-8")
+    for language in LANGUAGES:
+        (folder / f"{language}.md").write_text("# T\n", "utf-8")
+    (folder / "lesson.py").write_text("", "utf-8")
+    (folder / "exercises.toml").write_text('[one]\nhints = [{ en = "a" }, { en = "b" }]\n', "utf-8")
+    with pytest.raises(BookError, match=r"write each hint as a table \[\[id.hints\]\]"):
+        handout.exercises(Book(tmp_path, solutions=False), "01-small")
+
+
+# ---- a teacher's own cases
+
+
+def by_heart(gpus):
+    """Solve the published cases only: with other names it adds up on one GPU."""
+    return d2lps.sharded(gpus) if all(name.startswith("gpu") for name in gpus) else d2lps.aggregate_at(gpus, gpus[0])
+
+
+def test_a_case_of_ones_own_refuses_what_knows_only_the_published_ones(monkeypatch, capsys):
+    assert d2lps.check_exercise("own-gpu", by_heart).passed
+    monkeypatch.setenv("D2LPS_VARIANTS", str(EXAMPLE))
+    verdict = d2lps.check_exercise("own-gpu", by_heart)
+    assert not verdict.passed and "red, green, blue, white, black" in verdict.sentence
+    assert d2lps.check_exercise("own-gpu", every_text()["own-gpu"].solution()).passed
+
+
+def test_cases_that_the_solution_does_not_pass_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(handout, "all_texts", lambda: {id: all_texts()[id] for id in ("own-gpu", "overlap")})
+    monkeypatch.setenv("D2LPS_VARIANTS", "")
+    assert handout.main(["variants", str(EXAMPLE)]) == 0
+    wrong = (EXAMPLE / "01-data-parallelism.py").read_text("utf-8").replace("own_gpu_case(9)", "overlap_case(2, 2)")
+    (tmp_path / "01-data-parallelism.py").write_text(wrong, "utf-8")
+    assert handout.main(["variants", str(tmp_path)]) == 1
+    assert "01-data-parallelism.py, own-gpu: " in capsys.readouterr().out
+
+
+def test_variants_that_cannot_be_read_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("D2LPS_VARIANTS", str(tmp_path / "gone"))
+    with pytest.raises(ExerciseError, match="there is no folder .*gone, which D2LPS_VARIANTS names"):
+        d2lps.check_exercise("own-gpu", d2lps.sharded)
+    monkeypatch.setenv("D2LPS_VARIANTS", str(tmp_path))
+    assert d2lps.check_exercise("own-gpu", d2lps.sharded).passed  # no file for this chapter
+    (tmp_path / "01-data-parallelism.py").write_text("CASES = {", "utf-8")
+    with pytest.raises(ExerciseError, match="01-data-parallelism.py does not load: SyntaxError"):
+        d2lps.check_exercise("own-gpu", d2lps.sharded)
+
+
+# ---- a choice of chapters and exercises
+
+
+def test_a_choice_decides_what_the_book_has(mine):
+    book = Book()
+    assert list(book.contents) == ["02-ring", "01-data-parallelism"] and list(all_texts()) == ["own-gpu", "labels"]
+    assert list(d2lps.progress().chapters) == list(book.contents)
+    whole = (CHAPTERS / "02-ring/en.md").read_text("utf-8")
+    text = book.chapter("02-ring").texts["en"].source
+    assert "[[exercise-labels]]" in text and "3. **Labels are not device numbers**" in text
+    assert "[[exercise-both-ways]]" not in text and "1. **" not in text.partition("{#exercises}")[2]
+    begin, end = (part.strip() for part in re.split(r"(?ms)^1\. \*\*.*\[\[exercise-[\w-]+\]\]$", whole))
+    assert text.startswith(begin) and text.rstrip().endswith(end)
+
+
+@pytest.mark.parametrize("slug", [path.parent.name for path in sorted(CHAPTERS.glob("*/exercises.toml"))])
+def test_every_exercise_can_be_left_out_in_every_language(slug, mine):
+    mine.write_text(f'chapters = ["{slug}"]\nexercises = []\n', "utf-8")
+    chapter = Book().chapter(slug)
+    assert chapter.exercises == {} and not any(cell.exercise for cell in chapter.cells)
+    for language, text in chapter.texts.items():
+        whole = (CHAPTERS / slug / f"{language}.md").read_text("utf-8")
+        rest = re.findall(r"(?m)^\d+\. \*\*.*", text.source)
+        assert "[[exercise-" not in text.source and len(rest) == len(re.findall(r"(?m)^\d+\. \*\*.*", whole)) - len(
+            re.findall(r"\[\[exercise-", whole)
+        )
+
+
+def test_a_handout_has_the_choice(mine):
+    book = Book(solutions=False)
+    toc = tomllib.loads(handout.contents(book))["chapter"]
+    assert [entry["slug"] for entry in toc] == ["02-ring", "01-data-parallelism"]
+    code = dict(handout.code_of(book, "02-ring"))
+    table = tomllib.loads(code["exercises.toml"])
+    assert list(table) == ["labels"] and len(table["labels"]["hints"]) == 3
+    assert "exercise-both-ways" not in code["lesson.py"] and "solutions.py" not in code
+
+
+@pytest.mark.slow(60)
+def test_a_site_has_the_choice_and_its_name(mine, tmp_path, not_run):
+    site = build(Book(), tmp_path / "site", not_run, pdf=False, say=lambda _: None)
+    assert not list(site.rglob("*13-choosing*"))
+    page = (site / "vi/02-ring.html").read_text("utf-8")
+    assert 'id="cell-exercise-labels"' in page and "exercise-both-ways" not in page
+    assert f"Ấn bản {d2lps.__version__} · mine." in page
+    assert "exercise-both-ways" not in (site / "zh/notebooks/02-ring.ipynb").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "written, sentence",
+    [
+        ('chapters = ["01"', "mine.toml, which D2LPS_TOC names, cannot be used"),
+        ("chapters = [1]", r"cannot be used \(chapters\)"),
+        ('chapter = ["01"]', r"cannot be used \(chapter\); it may have the lines chapters"),
+        ('chapters = ["99"]', "there is no chapter '99'; there are 00, 01"),
+    ],
+)
+def test_a_choice_that_cannot_be_used_is_refused_in_a_sentence(written, sentence, mine):
+    mine.write_text(written, "utf-8")
+    with pytest.raises(BookError, match=sentence):
+        Book().contents  # noqa: B018
+    mine.unlink()
+    with pytest.raises(BookError, match="No such file"):
+        Book().contents  # noqa: B018
+
+
+def test_an_exercise_that_does_not_exist_cannot_be_chosen(mine):
+    mine.write_text('exercises = ["own-gpus"]', "utf-8")
+    with pytest.raises(ExerciseError, match="there is no exercise 'own-gpus'"):
+        all_texts()
+
+
+@pytest.mark.slow(20)
+def test_a_class_is_graded_by_the_choice_and_by_ones_own_cases(mine, tmp_path, monkeypatch):
+    monkeypatch.setenv("D2LPS_VARIANTS", str(EXAMPLE))
+    learned = (
+        "def own_gpu(gpus):\n    known = all(name.startswith('gpu') for name in gpus)\n"
+        "    return sharded(gpus) if known else aggregate_at(gpus, gpus[0])"
+    )
+    first = "01-data-parallelism"
+    hand_in(tmp_path / "class", "an", notebook(first, {"own-gpu": solving("own-gpu")}))
+    hand_in(tmp_path / "class", "mei", notebook(first, {"own-gpu": learned}))
+    command = [sys.executable, "-m", "course.classes", "class", "--out", "report", "--language", "en"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=300
+    )
+    report = reported(tmp_path / "report")
+    assert run.returncode == 0 and report["edition"] == f"{d2lps.__version__} · mine"
+    assert {(row["learner"], row["exercise"]): row["state"] for row in report["answers"]} == {
+        ("an", "own-gpu"): "solved",
+        ("mei", "own-gpu"): "tried",
+    }
+    assert not any(row["notes"] for row in report["answers"]) and not any(book["notes"] for book in report["notebooks"])
+    assert f"Edition {d2lps.__version__} · mine" in (tmp_path / "report/class.html").read_text("utf-8")

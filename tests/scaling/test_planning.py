@@ -1,0 +1,293 @@
+"""Models as files and with experts, GPUs as data, the ranked list, and the command that engineers use."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from d2lps import Transformer, memory, parallelize
+from d2lps.__main__ import main
+from d2lps.messages import LANGUAGES, speak
+from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, error, kept, sent, step
+from d2lps.scaling.choosing import _layouts
+from d2lps.scaling.models import from_config, read
+from d2lps.scaling.speed import DEEPSEEK as RUN
+
+CONFIGS = Path(__file__).parent / "configs"
+DEEPSEEK, MIXTRAL, LLAMA = MODELS["deepseek-v3"], MODELS["mixtral-8x7b"], MODELS["llama3-405b"]
+# As the modules of transformers 5 count them on the meta device, and the pages of the models on huggingface.co.
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "llama3.2-1b": 1_235_814_400,
+    "llama2-7b": 6_738_415_616,
+    "mistral-7b": 7_241_732_096,
+    "llama3-8b": 8_030_261_248,
+    "qwen3-8b": 8_190_735_360,
+    "llama2-70b": 68_976_648_192,
+    "llama3-70b": 70_553_706_496,
+    "qwen2.5-72b": 72_706_203_648,
+    "llama3-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "deepseek-v3": 671_026_404_352,
+}
+HUGGING_FACE = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32000,
+}
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_named_model_has_as_many_parameters_as_published(name):
+    assert MODELS[name].parameters == PUBLISHED[name]
+
+
+def test_all_models_of_the_file_are_compared():
+    assert {name for name in MODELS if not name.startswith("gpt-") and name != "gpt3"} == {*PUBLISHED}
+
+
+def test_deepseek_has_as_many_8_bit_numbers_as_its_files():
+    layers, mtp = 61, 1  # its files have one layer more, which predicts a further token
+    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    assert DEEPSEEK.attention_matrices == attention
+    experts = (256 + 1) * 3 * 7168 * 2048
+    files = (layers + mtp) * attention + 3 * 3 * 7168 * 18432 + (layers - 3 + mtp) * experts
+    assert files == 680_571_043_840  # F8_E4M3 numbers, as its page on huggingface.co states
+    routers, norms = 58 * 256 * 7168, layers * (1536 + 512 + 2 * 7168) + 7168
+    assert DEEPSEEK.parameters == files - attention - experts + routers + norms + 2 * 129280 * 7168
+
+
+def test_tokens_meet_37_billion_parameters_of_deepseek_and_13_of_mixtral():
+    for model, billions in ((DEEPSEEK, 37), (MIXTRAL, 12.9)):  # as published, with embedding and head
+        scores = 3 * 2 * model.layers * (2 * model.inner + model.rotated) * model.context // 2
+        met = (model.flops_per_token() - scores) / 6 + model.vocabulary * model.width
+        assert met == pytest.approx(billions * 1e9, rel=0.02)
+
+
+def test_a_configuration_of_hugging_face_is_read():
+    assert from_config(HUGGING_FACE) == replace(MIXTRAL, context=32768)
+    for name, tokens in (("llama3-70b", 8192), ("deepseek-v3", 163840)):
+        assert from_config(read(CONFIGS / f"{name}.json")) == replace(MODELS[name], context=tokens)
+    biased = {**HUGGING_FACE, "model_type": "llama", "attention_bias": True, "mlp_bias": True}
+    plain = {**HUGGING_FACE, "model_type": "llama"}
+    more = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
+    assert from_config(biased).parameters - from_config(plain).parameters == 32 * more
+
+
+# ---------------------------------------------------------------- the ledger and the time of experts
+
+
+def test_experts_are_divided_over_the_replicas():
+    own = {"data": 64, "stage": 0, "precision": "bf16"}
+    per_expert = 3 * 4096 * 14336
+    whole, shared = (memory("mixtral-8x7b", expert=e, **own)["weights"].predicted for e in (1, 8))
+    assert whole == 2 * MIXTRAL.parameters
+    assert shared == 2 * (MIXTRAL.parameters - 32 * 7 * per_expert)
+    optimizer = memory("mixtral-8x7b", data=64, stage=1, expert=8)["optimizer"].predicted
+    outside = MIXTRAL.parameters - 32 * 8 * per_expert
+    assert optimizer == pytest.approx(12 * (outside / 64 + 32 * per_expert / 8))
+
+
+def test_all_to_alls_carry_the_tokens_of_the_chosen_experts():
+    token = 2 * 4096
+    for recompute, times in (("none", 4), ("full", 6)):
+        layout = Layout(data=8, expert=8, batches=3, recompute=recompute)
+        assert sent(MIXTRAL, layout)["experts"] == pytest.approx(3 * times * 32 * 2 * MIXTRAL.context * token * 7 / 8)
+    assert sent(MIXTRAL, Layout(data=8))["experts"] == sent(LLAMA, Layout(data=8))["experts"] == 0
+    parts = [step(MIXTRAL, Layout(data=n, expert=n), GPUS["h100"])["experts"] for n in (8, 32)]
+    assert parts[1] / parts[0] == pytest.approx(450 / 50 * (31 / 32) / (7 / 8))
+
+
+def test_the_published_step_of_deepseek_lies_between_hidden_and_shown_all_to_alls():
+    published = 15360 * 4096 / 2048 * 180_000 * 3600 / 1e12  # 180 000 GPU hours per 10¹² tokens
+    parts = step(DEEPSEEK, RUN.layout, RUN.gpu, precision="fp8")
+    hidden = sum(parts.values()) - parts["experts"] * (1 + 15 / 120)
+    assert hidden < published < sum(parts.values())
+    assert error(RUN)[0] == pytest.approx(published / sum(parts.values()) - 1) == pytest.approx(-0.302, abs=1e-3)
+
+
+def test_the_interval_of_a_model_with_experts_includes_the_published_step():
+    choice = parallelize("mixtral-8x7b", 64, gpu="h100")
+    assert choice.seconds[1] / choice.duration == pytest.approx(1 / (1 + error(RUN)[0]))
+    assert "deepseek-v3, n = 2048" in choice.doubt and "30.2%" in choice.doubt
+    assert "gpt-1008b" in parallelize("llama3-70b", 64, gpu="mi300x").doubt
+
+
+def test_gradients_in_32_bits_are_sent_as_such():
+    layout = Layout(8, 16, 128, 1, 1, 16, stage=1)
+    half, full = (sent(LLAMA, layout, precision)["data"] for precision in ("mixed", "bf16"))
+    assert full == pytest.approx(1.5 * half) and full == pytest.approx(18.9e9, rel=0.01)
+
+
+def test_the_second_gather_is_hidden_behind_products_and_shows_beyond():
+    model, gpu = MODELS["gpt-39.1b"], GPUS["a100"]
+    with_it, without = (step(model, Layout(tensor=8, sequence=s), gpu)["tensor"] for s in (True, False))
+    assert with_it == pytest.approx(without)
+    slow = gpu._replace(inside=1e9)
+    with_it, without = (step(model, Layout(tensor=8, sequence=s), slow)["tensor"] for s in (True, False))
+    weights = (with_it - without * 10 / 8) * -1
+    assert 0 < weights == pytest.approx(2 * 2048 * 48 * 12 * 8192**2 / 8 / (0.590 * 312e12), rel=1e-3)
+
+
+def test_only_matrices_of_layers_are_faster_in_8_bits():
+    gpu, layout = GPUS["h100"], Layout(8, 16, 128, 1, 1, 16)
+    wide, narrow = (step(LLAMA, layout, gpu, 0.5, precision=precision)["matrices"] for precision in ("bf16", "fp8"))
+    scores = 3 * 2 * 126 * 2 * 16384 * 8192 / 2 + 6 * 128256 * 16384
+    others = 16 * 8192 * scores / 128 / (0.5 * 989e12)
+    assert (wide - others) / (narrow - others) == pytest.approx(1979 / 989)
+    with pytest.raises(ScalingError, match="8-bit"):
+        parallelize("llama3-8b", 8, precision="fp8", gpu="a100")
+
+
+# ---------------------------------------------------------------- Llama 3 on its cards
+
+
+def test_the_layout_of_llama3_fits_its_card_with_fused_swiglu_alone():
+    for run in LLAMA3[:2]:
+        plain, fused = (run.layout._replace(fused_swiglu=f) for f in (False, True))
+        assert sum(kept(run.model, plain, "bf16").values()) > 100e9
+        assert sum(kept(run.model, fused, "bf16").values()) < 80e9
+    bytes_of = kept(LLAMA, LLAMA3[1].layout._replace(fused_swiglu=True), "bf16")
+    tokens = 16 * 8 * 8192  # micro-batches that wait, layers
+    assert bytes_of["perceptron"] == tokens * 2 * (16384 + 2 * 53248) / 8
+
+
+def test_results_that_are_not_freed_wait_with_their_micro_batches():
+    layout = LLAMA3[1].layout._replace(freed=False)
+    assert kept(LLAMA, layout)["sent-results"] == 16 * 8192 * 16384 * 2 / 8
+    assert "sent-results" not in kept(LLAMA, layout._replace(freed=True)) | kept(LLAMA, layout._replace(pipeline=1))
+    speak("vi")
+    assert "kết quả đã gửi" in str(memory(LLAMA, **layout._asdict()))
+
+
+# ---------------------------------------------------------------- the ranked list
+
+
+@pytest.mark.parametrize(
+    "model, gpus, gpu, batch", [("llama3-70b", 128, "h100", 512), ("mixtral-8x7b", 64, "h200", 256)]
+)
+def test_the_list_has_the_fastest_layout_of_each_shape(model, gpus, gpu, batch):
+    choice, fastest = parallelize(model, gpus, gpu=gpu, batch=batch, context=4096), {}
+    for layout in _layouts(choice.model, gpus, 8, batch):
+        if sum(kept(choice.model, layout, "bf16").values()) <= 0.9 * GPUS[gpu].memory:
+            shape = layout.tensor, layout.pipeline, layout.context, layout.data, layout.expert
+            time = sum(step(choice.model, layout, GPUS[gpu], precision="bf16").values())
+            fastest[shape] = min(time, fastest.get(shape, time))
+    times = [sum(parts.values()) for _, parts, _ in choice.ranked]
+    assert choice.shapes == len(fastest) and choice.ranked[0][0] == choice.layout
+    first = fastest.pop(
+        tuple(getattr(choice.layout, name) for name in ("tensor", "pipeline", "context", "data", "expert"))
+    )
+    assert times[1:] == sorted(fastest.values())[:4] and first <= times[0] <= 1.01 * first
+    alike = choice.seconds[1] / choice.duration
+    near = [time for time in [first, *fastest.values()] if time <= min(first, times[1]) * alike ** (1 / 3)]
+    assert choice.alike == len(near) and first in near
+
+
+def test_the_simplest_of_equal_layouts_comes_first():
+    choice = parallelize("llama3-70b", 128, gpu="h100", batch=512)
+    cuts = [layout.tensor * layout.pipeline for layout, _, _ in choice.ranked]
+    assert choice.alike > 1 and cuts[0] == min(cuts[: choice.alike])
+
+
+def test_a_measured_step_calibrates():
+    plain = parallelize("llama3-70b", 128, gpu="h100", batch=512)
+    short = str(plain.layout)
+    assert short == "t8.p2.d8.v1.b1.z1.none"
+    slower = parallelize("llama3-70b", 128, gpu="h100", batch=512, measured=(short, 1.2 * plain.duration))
+    parts = next(parts for layout, parts, _ in slower.ranked if layout[:3] == plain.layout[:3])
+    assert sum(parts.values()) == pytest.approx(1.2 * plain.duration, rel=0.01)
+    widths = [choice.seconds[1] / choice.duration for choice in (plain, slower)]
+    assert widths[1] == pytest.approx(widths[0] ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    "measured, words",
+    [
+        (("t8.p2", 1.0), "cannot take 1.0 s: at the full peak a step takes 22"),
+        (("t8.p3", 30.0), "t8.p3 cannot divide 512 sequences over 128 GPUs"),
+        (("t8.p2.d4", 30.0), "t8.p2.d4 cannot divide"),
+        (("t8.x2", 30.0), "t8.x2 is no measured layout"),
+        (("t8.p", 30.0), "t8.p is no measured layout"),
+        (("", 30.0), " is no measured layout"),
+        (("t0", 30.0), "t0 is no measured layout"),
+    ],
+)
+def test_measured_steps_that_are_refused(measured, words):
+    with pytest.raises(ScalingError, match=words):
+        parallelize("llama3-70b", 128, gpu="h100", batch=512, measured=measured)
+
+
+# ---------------------------------------------------------------- the command
+
+CALL = "parallelize --gpus 64 --batch 256 --gpu h100 --context 4096".split()
+
+
+def test_the_command_prints_json(capsys):
+    assert main([*CALL, "--model", "llama3-8b", "--json"]) == 0
+    found, choice = (
+        json.loads(capsys.readouterr().out),
+        parallelize("llama3-8b", 64, gpu="h100", batch=256, context=4096),
+    )
+    assert found["parameters"] == 8_030_261_248 and found["seconds"] == [*choice.seconds]
+    assert [each["layout"] for each in found["ranked"]] == [str(layout) for layout, _, _ in choice.ranked]
+
+
+def test_the_command_reads_a_model_and_a_gpu_of_ones_own(tmp_path, capsys):
+    config, gpu = tmp_path / "config.json", tmp_path / "gpu.json"
+    config.write_text(json.dumps(HUGGING_FACE))
+    gpu.write_text(json.dumps(GPUS["h100"]._asdict()))
+    assert main([*CALL, "--config", str(config), "--json"]) == 0
+    assert main([*CALL, "--model", "mixtral-8x7b", "--gpu", str(gpu), "--json"]) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one == other
+    gpu.write_text('{"peak": 1}')
+    for options, words in (
+        (["--config", str(gpu)], "describes a model of the kind None"),
+        (["--config", str(tmp_path / "none.json")], "none.json cannot be read"),
+        (["--model", "gpt3", "--gpu", str(gpu)], 'describes no GPU: write {"peak": 989e12'),
+    ):
+        assert main([*CALL, *options]) == 1
+        assert words in capsys.readouterr().err
+    config.write_text(json.dumps({key: value for key, value in HUGGING_FACE.items() if key != "vocab_size"}))
+    assert main([*CALL, "--config", str(config)]) == 1
+    assert "has no vocab_size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_refused_name_lists_known_names_and_the_way_to_give_another(language, capsys):
+    for options, words in (
+        (["--model", "x"], ("deepseek-v3", "--config config.json")),
+        (["--model", "gpt2", "--gpu", "x"], ("mi300x", '--gpu FILE.json = {"peak"')),
+        (["--model", "gpt2", "--measured", "t1"], ("t8.p4.v3.b1.z1.none=21.5",)),
+    ):
+        assert main([*CALL, *options, "--language", language]) == 1
+        refused = capsys.readouterr().err
+        assert all(word in refused for word in words)
+
+
+def test_a_slower_network_takes_longer():
+    times = [parallelize("llama3-70b", 128, gpu="h100", network=n).duration for n in ("50 GB/s", "50 Gbit/s")]
+    assert times[0] < times[1]
+
+
+def test_experts_need_their_counts():
+    with pytest.raises(ScalingError, match="chosen = 0"):
+        Transformer(2, 64, 4, 16, 256, experts=8, narrow=32)
+    with pytest.raises(ScalingError, match="expert = 3 does not divide experts = 8"):
+        memory("mixtral-8x7b", data=3, expert=3)
