@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from course.book.findings import BookError
@@ -29,6 +30,7 @@ _LEGEND = re.compile(
 )
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 _NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link to the notebook of a chapter
+_DESCRIBED = re.compile(r"(?<=<desc>).*?(?=</desc>)")
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -94,6 +96,17 @@ def _one(output: dict, where: str, alternative: str, markdown: Callable, clean: 
 
 def _text(value: str) -> str:
     return f'<pre class="printed" tabindex="0">{html.escape(_COLOURED.sub("", value))}</pre>'
+
+
+def tell_apart(page: str) -> str:
+    """Number the descriptions of a page that an earlier picture has, too, because it shows the same run."""
+    seen = Counter()
+
+    def numbered(match: re.Match) -> str:
+        seen[match[0]] += 1
+        return match[0] if seen[match[0]] == 1 else f"{match[0]} ({seen[match[0]]})"
+
+    return _DESCRIBED.sub(numbered, page)
 
 
 def still(piece: str) -> str:
