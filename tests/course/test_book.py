@@ -116,7 +116,7 @@ TOC, REFERENCES = "chapters/toc.toml", "chapters/references.toml"
 NAMED = {"EN": EN, "VI": VI, "ZH": ZH, "LESSON": LESSON, "TOC": TOC, "REFERENCES": REFERENCES}
 
 
-@pytest.mark.parametrize(("name", "old", "new", "sentence"), changes(REFUSED, NAMED))
+@pytest.mark.parametrize(("name", "old", "new", "sentence"), [*changes(REFUSED, NAMED)])
 def test_a_broken_chapter_is_refused_in_one_sentence(book, name, old, new, sentence, capsys):
     edit(book, name, old, new)
     before = files(book)
