@@ -17,13 +17,10 @@ import torch
 import torch.distributed as dist
 
 from d2lps import this_host
-from d2lps.messages import allow_any_letter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WARM = 5  # turns that are not counted
-
-allow_any_letter()  # in every benchmark, which all import this module
 
 
 @dataclass
