@@ -12,9 +12,9 @@ from nbclient import NotebookClient
 from d2lps import aggregate_at, cost, pcie_server, predict, sharded, speak
 from d2lps.messages import LANGUAGES, named, sentences
 from d2lps.notebook import kept
-from d2lps.notebook.entries import PredictionError
 from d2lps.notebook.grading.course import CHAPTERS
 from d2lps.notebook.predict import COLOURS, NEAR, OTHER, known
+from d2lps.notebook.predict_page import PredictionError
 from d2lps.view.drawing.theme import THEME
 
 ASKED = {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}

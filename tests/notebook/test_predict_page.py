@@ -11,9 +11,8 @@ from helpers.axe import CONTRAST, grave
 
 from d2lps import predict, speak
 from d2lps.messages import LANGUAGES
-from d2lps.notebook.entries import PredictionError, number_text
 from d2lps.notebook.predict import known
-from d2lps.notebook.predict_page import ASK
+from d2lps.notebook.predict_page import ASK, PredictionError, number_text
 
 pytestmark = pytest.mark.slow(3)
 chromium = browsers.chromium

@@ -45,7 +45,7 @@ HEAVY = {
     "measure": {"torch"},
     "d2lps.cluster.measured": {"torch"},  # on the hosts
     "d2lps.notebook.grading.elsewhere": {"cloudpickle"},
-    "d2lps.notebook.d2l_own": {"torch", "matplotlib", "matplotlib_inline"},  # as d2l itself does
+    "d2lps.notebook.d2l_compat": {"torch", "matplotlib", "matplotlib_inline"},  # as d2l itself does
     "d2lps.notebook.fields": {"ipywidgets"},  # without them, a guess is a dict
     "d2lps.notebook.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "d2lps.notebook.first_race": {"ipywidgets"},
