@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from course.site import browser
 from d2lps.messages import LANGUAGES, sentences
 
-chromium, new_page = browsers.chromium, browsers.new_page
+chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(600)]  # who comes first waits for all chapters to be run
 
 WIDTHS = (360, 768, 1100, 1440)
@@ -21,20 +21,11 @@ CHAPTER, FRONT = 800_000, 200_000  # bytes of a page; the front with all that it
 
 
 @pytest.fixture
-def opened(new_page, site):
-    """``opened("vi/index.html")``: the page, which may ask for files alone, and has nothing to say on its console."""
-    asked, said = [], []
-
-    def open_it(address: str, **media) -> Page:
-        page = new_page(viewport={"width": 1100, "height": 900}, **media)
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"{site.as_uri()}/{address}")
-        return page
-
-    yield open_it
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == [] and said == []
+def opened(quiet_page, site):
+    """``opened("vi/index.html")``: the page."""
+    return lambda address, **media: quiet_page(
+        f"{site.as_uri()}/{address}", viewport={"width": 1100, "height": 900}, **media
+    )
 
 
 def names(site, language: str) -> list[str]:
