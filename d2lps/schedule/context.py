@@ -103,14 +103,13 @@ def attention(
 
     Reference:
         Liu et al., "Ring attention with blockwise transformers for near-infinite context", 2023. Jacobs et al.,
-        "DeepSpeed
-        Ulysses", 2023.
+        "DeepSpeed Ulysses", 2023.
 
     Example:
         >>> print(attention(["gpu0", "gpu1"], "ring", tokens=8))
-        slot   0    1
-        gpu0   F0.0 F0.1
-        gpu1   F1.1 F1.0
+        slot   0  1
+        gpu0   F0 F1
+        gpu1   F1 F0
     """
     devices, groups = names(devices), groups or heads
     if way not in WAYS:
