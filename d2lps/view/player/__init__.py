@@ -1,7 +1,8 @@
 """The player: traces that move, in a notebook, on a static page, or in a file sent to a colleague.
 
 Python computes everything once, and the ES module only moves it. Without a kernel the same module plays the same data
-from the widget's ``text/html`` form, which needs no network.
+from the widget's ``text/html`` form, which needs no network. ``player.js`` decides what each key of the
+keyboard does, ``data.py`` which numbers it gets.
 """
 
 import hashlib
