@@ -39,6 +39,7 @@ def test_a_benchmark_runs_and_prints_its_table(name):
     assert [what for what in TABLES[name] if not re.search(what, run.stdout)] == [], run.stdout
 
 
+@pytest.mark.slow(5)  # it imports all that is measured
 def test_the_command_knows_every_file_and_the_function_of_every_row():
     there = {path.stem for path in (ROOT / "tests/benchmarks").glob("*.py")} - {"__main__", "common"}
     assert {*FILES} == {*TABLES} == there
@@ -47,6 +48,7 @@ def test_the_command_knows_every_file_and_the_function_of_every_row():
         assert all(callable(row_of(module, row)) for row in rows.split()), name
 
 
+@pytest.mark.slow(3)
 def test_an_unknown_row_is_refused_by_name():
     command = [sys.executable, "-m", "tests.benchmarks", "P99"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE)

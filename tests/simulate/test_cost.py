@@ -38,14 +38,6 @@ def test_160_MB_on_four_gpus_with_16_GB_per_second(plan, shared, ideal):
     assert cost.ideal(plan, server, "160 MB").duration == exactly(ideal)
 
 
-@pytest.mark.parametrize("c", [1, 2, 3, 4, 7, 16, 100])
-def test_chunks_bring_60_ms_towards_30_and_80_towards_40(c):
-    server = pcie_server(gpus=4, bandwidth="16 GB/s")
-    assert cost.shared(aggregate_at(GPUS, "gpu0", chunks=c), server, "160 MB").duration == exactly(30 * (c + 1) / c)
-    assert cost.shared(aggregate_at(GPUS, "cpu", chunks=c), server, "160 MB").duration == exactly(40 * (c + 1) / c)
-    assert cost.shared(sharded(GPUS, chunks=c), server, "160 MB").duration == exactly(15)
-
-
 @pytest.mark.parametrize("written, duration", [("16 GB/s", 60), ("128 Gbit/s", 60), ("16 Gbit/s", 480)])
 def test_16_gigabits_are_eight_times_slower_than_16_gigabytes(written, duration):
     plan, server = aggregate_at(GPUS, "gpu0"), pcie_server(gpus=4, bandwidth=written)
@@ -58,16 +50,6 @@ def test_sharding_buys_nothing_where_all_share_one_memory():
         assert cost.shared(plan, laptop, "160 MB").duration == exactly(60)
     assert cost.shared(aggregate_at(GPUS, "cpu"), laptop, "160 MB").duration == exactly(80)
     assert cost.ideal(aggregate_at(GPUS, "cpu"), laptop, "160 MB").duration == exactly(20)
-
-
-@pytest.mark.parametrize("n", range(2, 10))
-def test_the_chunked_ring_takes_two_n_minus_one_steps_and_meets_the_lower_bound(n):
-    nodes = [f"gpu{i}" for i in range(n)]
-    server = pcie_server(gpus=n, bandwidth="16 GB/s", latency="5 us")
-    latency = 2 * (n - 1) * 10e-6  # two links on the way, one message after the other
-    expected = 2 * (n - 1) / n * 0.16 / 16 + latency
-    assert cost.shared(ring(nodes), server, "160 MB").duration == pytest.approx(expected, rel=1e-12)
-    assert cost.ideal(ring(nodes), server, "160 MB").duration == pytest.approx(expected, rel=1e-12)
 
 
 # ---------------------------------------------------------------- fair sharing, worked by hand
