@@ -16,10 +16,9 @@ from d2lps.messages import language, named, only, text
 from d2lps.schedule import Schedule
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, lanes, legend, require_trace
-from d2lps.view.drawing.described import told
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene, race
-from d2lps.view.drawing.still import breadth, stacked, still
+from d2lps.view.drawing.still import breadth, stacked, still, told
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
 from d2lps.view.widgets import AnyWidget, Dict
