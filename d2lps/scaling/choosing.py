@@ -195,7 +195,7 @@ def parallelize(
     Example:
         >>> choice = parallelize("llama3-70b", gpus=128, gpu="h100", batch=512)
         >>> print(choice.layout, choice.alike)
-        t8.p2.d8.v1.b1.z1.none 2
+        t4.p16.d2.v1.b1.z1.none 1
     """
     model, sheet = known(model), GPUS.get(gpu, gpu) if isinstance(gpu, str) else gpu
     if not isinstance(sheet, Gpu):

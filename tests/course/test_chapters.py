@@ -50,6 +50,7 @@ SILENT = {
         *("px-torch-sharded", "px-torch-cut", "sequence"),
     ],
     "13-choosing": ["language", "imports", "px-experts", "seconds"],
+    "14-long-sequences": [*("language", "imports", "px-data", "px-ways", "px-torch", "px-torch-ring", "ring-of-two")],
     "15-a-step-measured": [
         *("language", "scaler", "eight-bits", "px-clip", "px-overlap", "px-hang", "px-recorder", "px-save", "px-load")
     ],
@@ -71,6 +72,7 @@ STUBS = {
     "11-sparse-servers": 3,
     "12-large-models": 2,
     "13-choosing": 2,
+    "14-long-sequences": 3,
     "15-a-step-measured": 3,
     "a-corrections": 0,
 }
@@ -864,3 +866,48 @@ def test_the_numbers_of_chapter_13(executed, language):
     assert [row[2:] for row in rows("real-gpu")[-3:]] == [
         [f"{each['ratio']:.3f}", f"{each['share of the peak']:.0%}"] for each in speeds
     ]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_14(executed, language):
+    book = executed("14-long-sequences", language)
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """Return the lines of a cell, cut into the columns that two or more spaces part."""
+        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        folded = page(book, cell_id).replace("\u00a0", "").partition("<details>")[2]
+        return [float(each) for each in re.findall(r">(\d[\d.]*)[^<]*<", folded)]
+
+    assert revealed("share") == pytest.approx([40.13], abs=0.005)
+    growth = {row[0]: row[1:] for row in rows("growth")[1:]}
+    assert growth["8192"][2] == "4%" and growth["131072"] == ["10.36 TB", "536.9 MB", "40%"]
+    alone = shown(book, "token-by-token").split()
+    assert alone == ["norm1", "True", "attention", "False", "norm2", "True", "perceptron", "True"]
+    assert float(shown(book, "mean-of-parts")) == pytest.approx(0.55, abs=0.005)
+    assert float(shown(book, "three-numbers")) < 1e-15
+    assert [row[1:3] for row in rows("orders")[1:]] == [["24", "12"]] * 2
+    assert all(line.split()[1:5] == ["True"] * 4 for line in shown(book, "reduction").strip().splitlines())
+    assert [line.split()[0] for line in shown(book, "reduction").strip().splitlines()] == ["6", "4"]
+    for cell_id in ("hand-gather", "hand-ring", "hand-heads"):
+        assert float(shown(book, cell_id).strip("'")) < 1e-14
+    assert revealed("ways-bytes") == [0.5, 0.25]
+    for _, sent, formula, *wrong in rows("ways-table")[1:]:
+        assert sent == formula and all(
+            value(each) < most for each, most in zip(wrong, (1e-12, 1e-12, 1e-6, 1e-6), strict=True)
+        )
+    assert shown(book, "torch-refuses").startswith("(1, 8, 64, 16) Operator aten._scaled_dot_product_flash")
+    assert all(float(each) < 2e-6 for each in shown(book, "torch-ring").split())
+    limits = [row[1:] for row in rows("limits")[1:]]
+    assert limits[0][0] == limits[1][0] == "469.8 MB" and limits[2] == ["998.2 MB", "1.141 GB", "–", "–"]
+    assert revealed("causal") == pytest.approx([3.23, 1.94], abs=0.005)
+    assert rows("pairs-table")[1][1:] == ["6.27%", "18.76%", "31.24%", "43.73%"]
+    assert rows("pairs-table")[2][1:] == ["25.00%"] * 4
+    assert revealed("hide") == pytest.approx([23340], abs=5)
+    assert shown(book, "hide-table").startswith("6667 13333\n")
+    assert [row[2] for row in rows("hide-table")[-4:]] == ["2593", "23340", "162", "1459"]
+    assert [row[-1] for row in rows("ledger")[1:]] == ["1.346 TB", "97.4 GB"]
+    speeds = [float(row[-1]) for row in rows("speed")[1:]]
+    assert speeds[0] < 380 < speeds[-1]
