@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, offline, and show the right numbers in every language."""
 
+import ast
 import json
 import re
 import tomllib
@@ -50,6 +51,9 @@ SILENT = {
     ],
     "13-choosing": ["language", "imports", "px-experts", "seconds"],
     "14-long-sequences": [*("language", "imports", "px-data", "px-ways", "px-torch", "px-torch-ring", "ring-of-two")],
+    "15-a-step-measured": [
+        *("language", "scaler", "eight-bits", "px-clip", "px-overlap", "px-hang", "px-recorder", "px-save", "px-load")
+    ],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -69,6 +73,7 @@ STUBS = {
     "12-large-models": 2,
     "13-choosing": 2,
     "14-long-sequences": 3,
+    "15-a-step-measured": 3,
     "a-corrections": 0,
 }
 IN_A_TABLE = re.compile(r">\s*[-+]?\d+(?:\.\d+)?e[-+]?\d+\b[^<]*</t[dh]>")  # in a cell of a table
@@ -749,6 +754,57 @@ def test_the_numbers_of_chapter_12(executed, language):
             assert sizes[name][1] / sizes[name][0] == pytest.approx(ratio, rel=0.04)
     (off,), *used = [line.split("\n") for line in shown(book, "sequence-run").strip().splitlines()]
     assert all(each.endswith("·10⁻⁷") for each in off.split()) and [line for (line,) in used] == ["4 98304", "8 98304"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_15(executed, language):
+    book = executed("15-a-step-measured", language)
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """Return the lines of a cell, cut into the columns that two or more spaces part."""
+        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+
+    counted, model = (line.split() for line in shown(book, "flops").split("\n")[:2])
+    assert counted[0] == counted[1] and float(model[0]) / float(counted[0]) == pytest.approx(0.933, abs=5e-4)
+    assert shown(book, "roofline").startswith("206") and [row[-1] for row in rows("roofline")[-3:]] == [
+        "33%",
+        "71%",
+        "66%",
+    ]
+    assert [row[2:4] for row in rows("mfu-table")[-3:]] == [["39.9%"] * 2, ["33.1%", "44.2%"], ["50.0%"] * 2]
+    assert [row[-1] for row in rows("published-mfu")[1:]] == ["43.5%", "40.4%"]
+    assert re.findall(r"(\d+)\.0", shown(book, "sums"))[:6] == ["256", "4096", "2048", "4096", "4096", "4096"]
+    assert [row[-1] for row in rows("bytes")[1:]] == ["16", "18"]
+    lost = {row[0]: [float(each.rstrip("%")) for each in row[1:]] for row in rows("zeros-table")[-5:]}
+    assert max(lost["bfloat16"]) < 0.2 and lost["float16"][0] < 2 and 75 < lost["float16"][1] < 85
+    losses = {row[0]: float(row[1]) for row in rows("train-formats") if len(row) == 2 and "." in row[1]}
+    plain, half, *others = losses.values()
+    assert len(losses) == 7 and half == pytest.approx(plain, rel=1e-3)
+    unscaled, scaled, eight, scaled_eight, _ = others
+    assert unscaled > plain + 0.1 and scaled == pytest.approx(plain, rel=0.02)
+    assert eight > 5.4 and scaled_eight == pytest.approx(plain, rel=0.01)
+    for cell_id in ("norm-stages", "norm-tensor"):
+        assert len({*rows(cell_id)[-1][0].split()}) == 1
+    assert len({each for row in rows("norm-zero") for each in row[0].split()[1:]}) == 1
+    right, own, total = ([value(each) for each in row[-4:]] for row in rows("clip-curves")[1:])
+    assert right[0] == right[1] and own[0] != own[1] and right[3] == total[3] == 0 < own[3]
+    assert total[0] / right[0] == pytest.approx(3.75, abs=0.25) and abs(own[2] / right[2] - 1) < 0.01
+    assert re.findall(r"[\d.]+ ms", shown(book, "forward-streams"))[2:6] == [
+        "74.14 ms",
+        "74.44 ms",
+        "48.97 ms",
+        "49.28 ms",
+    ]
+    waits = rows("hang-seen")
+    assert [row[0].startswith(f"{rank} ['1.g0'") for rank, row in enumerate(waits[:4])] == [True] * 4
+    assert [" 'waits'" in row[0] for row in waits[:4]] == [True, True, False, True]
+    assert waits[6][0].endswith("| 1.g1 1.g0") and waits[5][0].endswith("| 1.g2 1.g1 1.g0")
+    assert "missing ranks: {2}" in shown(book, "recorder") and "number: 8" in shown(book, "recorder")
+    assert shown(book, "files").split()[-1].startswith("12.00") and "(192, 0, 64, 64)" in shown(book, "files")
+    same, _, after, goes_on = shown(book, "loaded").strip().split("\n")
+    assert len({*same.split()}) == 1 and ast.literal_eval(after) == pytest.approx(ast.literal_eval(goes_on), rel=1e-6)
+    one, four = map(float, shown(book, "load-alone").split())
+    assert one == pytest.approx(four, rel=1e-6)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

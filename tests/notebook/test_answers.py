@@ -21,6 +21,7 @@ import test_exercises_11
 import test_exercises_12
 import test_exercises_13
 import test_exercises_14
+import test_exercises_15
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -64,6 +65,7 @@ TABLES = [
     test_exercises_12,
     test_exercises_13,
     test_exercises_14,
+    test_exercises_15,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}
