@@ -85,8 +85,8 @@ class ProposesTooSoon(Replica):
 
 
 class IsOneMoreBehind(Replica):
-    def _is_readable(self, pull):
-        return super()._is_readable(pull._replace(round=pull.round - 1) if self.kind == "dist_ssp" else pull)
+    def _is_readable(self, rank, index, number):
+        return super()._is_readable(rank, index, number - 1 if self.kind == "dist_ssp" else number)
 
 
 class GoesBack(Replica):
@@ -108,15 +108,15 @@ class AnswersInAnyView(Replica):
 class AnswersUnsure(Replica):
     """It answers a pull without asking whether it is the primary still."""
 
-    def _is_confirmed(self, asked):
+    def _is_confirmed(self, index, since, turn):
         return True
 
 
 class TrustsAnOldAnswer(Replica):
     """What was asked before the pull came will do."""
 
-    def _is_confirmed(self, asked):
-        return super()._is_confirmed(asked._replace(turn=asked.turn - 1, since=asked.since - 1))
+    def _is_confirmed(self, index, since, turn):
+        return super()._is_confirmed(index, since - 1, turn - 1)
 
 
 class RefusesUnsure(Replica):
@@ -129,10 +129,10 @@ class RefusesUnsure(Replica):
 class AsksOnlyMembers(Replica):
     """Not who may have become the backup meanwhile."""
 
-    def _is_confirmed(self, asked):
+    def _is_confirmed(self, index, since, turn):
         joining, self.joining = self.joining, False
         try:
-            return super()._is_confirmed(asked)
+            return super()._is_confirmed(index, since, turn)
         finally:
             self.joining = joining
 

@@ -267,3 +267,14 @@ def test_the_last_note_of_worker_0_at_a_barrier_counts():
     for worker, id, note in ((0, 1, "before"), (0, 2, "since"), (1, 1, None)):
         a.receive(("worker", worker), Meet(1, id, worker, "load", 1, note), 0.0)
     assert {done.answer for done in sent(a, Done)} == {"since"}
+
+
+def test_a_push_without_an_answer_counts_as_one_with_an_answer():
+    """The store gives the pushes of a frame to the rules at once, and answers the frame."""
+    one, other = (replica(A, members=(A,), workers=2) for _ in range(2))
+    for id, (rank, number) in enumerate([(1, 1), (1, 1), (0, 2), (0, 1), (1, 2), (0, 2)]):  # one comes twice, one early
+        one.receive(("worker", rank), Push(1, id, rank, 0, number, (rank, number)), 0.0)
+        other.push(rank, 0, number, (rank, number))
+        assert one.parts == other.parts and one.arrived(0) == other.arrived(0)
+        assert other.read(0, 0, 2, None) == (other.parts[0] if other.parts[0].version == 2 else None)
+    assert other.parts[0].value == (((0, 1), (1, 1)), ((0, 2), (1, 2)))

@@ -22,23 +22,10 @@ from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
-from d2lps.kvstore.replication import Replica, View
+from d2lps.kvstore.replication import Part, Replica, View
+from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import (
-    Add,
-    Begin,
-    Choose,
-    Do,
-    Done,
-    Keep,
-    Load,
-    Lose,
-    Meet,
-    Name,
-    Pull,
-    Push,
-    Value,
-)
+from d2lps.kvstore.replication.messages import Name
 from d2lps.kvstore.server.base import (
     BaseStore,
     gone,
@@ -48,7 +35,7 @@ from d2lps.kvstore.server.base import (
     require_one_dtype,
     require_same_shape,
 )
-from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
+from d2lps.kvstore.server.shard import JointPull, KeyPart, Pulled, Reply, Waiting
 from d2lps.kvstore.server.staged import Staged
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
@@ -141,7 +128,7 @@ class SlotStore(BaseStore):
         self._shards: list[SlotShard] = []
         self._pushed: list[int] = []  # parts to which the present frame pushes
         self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
-        self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
+        self._pulls: dict[JointPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
         self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
         self.slot: Slot | None = None
 
@@ -186,7 +173,7 @@ class SlotStore(BaseStore):
             total = Gradient(None, True)
         return total.tensor if last else total
 
-    def _published(self, held: Held, add: Add, optimizer: Optimizer | None) -> Held:
+    def _published(self, held: Held, add: m.Add, optimizer: Optimizer | None) -> Held:
         """Return the next value of a part."""
         start = time.monotonic()
         held = self._stepped(held._replace(counted=len(add.pushes)), add.total, optimizer)
@@ -284,7 +271,7 @@ class SlotStore(BaseStore):
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
             held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
-            self.slot.ask(rank, Do(0, 0, rank, Begin(name, (elements, dtype), held)))
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Begin(name, (elements, dtype), held)))
             return core.names[name]
 
     def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
@@ -306,21 +293,25 @@ class SlotStore(BaseStore):
         with self.slot.leading():
             if rank not in self.live:
                 self.require_live(rank)
-            self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, own)))
+            self.slot.core.push(rank, number, round_, Gradient(value, own))
             self._pushed.append(number)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
         """As a ShardStore; ``since``: the last command before the call began."""
-        with self.slot.leading():
+        with self.slot.leading() as core:
             self.require_live(rank)
             shards = [(self.shard(number), need) for number, need in wanted]
             require_one_dtype([shard for shard, _ in shards])
-            pull = PendingPull(rank, len(shards), own_time() + self.deadline, reply)
-            numbers = []
+            pull, numbers, here = JointPull(rank, len(shards), own_time() + self.deadline, reply), [], []
             for place, (shard, need) in enumerate(shards):
-                request = Pull(0, 0, rank, shard.number, need, since)
-                numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
+                if part := core.read(rank, shard.number, need, since):
+                    here.append((place, shard, part))
+                else:
+                    request = m.Pull(0, 0, rank, shard.number, need, since)
+                    numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
             self._pulls[pull] = numbers, shards
+        for place, shard, part in here:  # outside the lock: a reply may take its time
+            self._take(pull, place, shard, part)
         return pull.over
 
     def readable(self, number: int, need: int) -> bool:
@@ -329,19 +320,24 @@ class SlotStore(BaseStore):
         done = [part.version] if self.kind == "dist_sync" else [part.rounds[rank] + behind for rank in self.live]
         return all(count >= need for count in done)
 
-    def _answer(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
-        if not isinstance(answer, Value):
-            pull.fail(lost_here(pull.rank))
-        elif answer.value is None:
-            pull.fail(no_value(shard.name, "pull"))
+    def _answer(self, pull: JointPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
+        if isinstance(answer, m.Value):
+            self._take(pull, place, shard, answer)
         else:
-            held = answer.value
-            try:
-                shard.require_readable(held)
-                pull.snapshots[place] = Snapshot(held.value, answer.version, held.counted)
-                pull.came(1)
-            except KVError as error:
-                pull.fail(error)
+            pull.fail(lost_here(pull.rank))
+            self._pulls.pop(pull, None)
+
+    def _take(self, pull: JointPull, place: int, shard: SlotShard, part: Part | m.Value) -> None:
+        """Take a part that a pull has waited for."""
+        held = part.value
+        try:
+            if held is None:
+                raise no_value(shard.name, "pull")
+            shard.require_readable(held)
+            pull.pulled[place] = Pulled(held.value, part.version, held.counted)
+            pull.came(1)
+        except KVError as error:
+            pull.fail(error)
         if pull.over:
             self._pulls.pop(pull, None)
 
@@ -351,7 +347,7 @@ class SlotStore(BaseStore):
             for shard in self.shards if optimizer else ():
                 optimizer.validate_dtype(shard.dtype, shard.name)
             number = core.chosen.number + 1 if number is None else number
-            self.slot.ask(rank, Do(0, 0, rank, Choose(number, optimizer)))
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Choose(number, optimizer)))
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
@@ -368,7 +364,7 @@ class SlotStore(BaseStore):
         with self.slot.leading() as core:
             self.require_live(rank)
             self._require_recent(core, name, number)
-            request = self.slot.ask(rank, Meet(0, 0, rank, name, number, note), answers.put)
+            request = self.slot.ask(rank, m.Meet(0, 0, rank, name, number, note), answers.put)
         return rank, number, name, request, answers
 
     def wait_at(self, place: tuple) -> str | None:
@@ -384,7 +380,7 @@ class SlotStore(BaseStore):
                 missing = sorted(self.live - self.slot.core.met(name, number))
                 self.slot.forget(rank, [request])
                 raise lost or self.late(name, missing, self._expected.get((name, number), -math.inf))
-        if not isinstance(answer, Done):
+        if not isinstance(answer, m.Done):
             raise lost_here(rank)
         return answer.answer
 
@@ -410,7 +406,7 @@ class SlotStore(BaseStore):
                 if held is None:
                     raise no_value(shard.name, "save")
                 shard.require_readable(held)
-            self.slot.ask(rank, Do(0, 0, rank, Keep(save, keep)))
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Keep(save, keep)))
 
     def kept(self, save: int, number: int) -> State:
         with self.slot.leading() as core:
@@ -438,7 +434,7 @@ class SlotStore(BaseStore):
                 memory = dict(state)
                 value = memory.pop("value")
                 values.append((number, Held(value, {optimizer.rule: memory} if optimizer and memory else {})))
-            self.slot.ask(rank, Do(0, 0, rank, Load(load, tuple(values), optimizer)))
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Load(load, tuple(values), optimizer)))
 
     def drop(self, load: int) -> None:
         with self.slot.leading():
@@ -461,7 +457,7 @@ class SlotStore(BaseStore):
                     how = "left"
                 elif self.lost == "fail" or core.live == {rank}:
                     how = "failed"
-                core.receive("detector", Lose(rank, how != "dropped", (sentence, how)), own_time())
+                core.receive("detector", m.Lose(rank, how != "dropped", (sentence, how)), own_time())
                 self.slot.when_committed(self._fail_all)
         except Broken:
             return  # the new primary finds out for itself
@@ -492,5 +488,5 @@ class SlotStore(BaseStore):
             asked, shards = self._pulls.pop(pull, ((), ()))
             self.slot.forget(pull.rank, asked)
             for place, (shard, need) in enumerate(shards):
-                if pull.snapshots[place] is None:
+                if pull.pulled[place] is None:
                     pull.fail(Timeout(self.waits(shard, Waiting(pull, place, need))))

@@ -4,6 +4,7 @@ A command may still have to be sent after later ones were executed, so its conte
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Keep, Load, Lose, Pass
@@ -60,7 +61,7 @@ class State:
     @property
     def over(self) -> bool:
         """True if a worker was lost and the others cannot continue without it."""
-        return any(lose.ends for lose in self.losses.values())
+        return bool(self.losses) and any(lose.ends for lose in self.losses.values())
 
     def _passed(self, name: str, number: int) -> Pass | None:
         return self.passed.get(name, {}).get(number)
@@ -78,13 +79,15 @@ class State:
 
     def _execute(self, command: NamedTuple) -> None:
         """Apply command number ``seq`` by the method ``_do_…`` that has its name."""
-        getattr(self, f"_do_{type(command).__name__.lower()}")(command)
+        getattr(self, named("_do_", type(command)))(command)
 
     def _do_add(self, add: Add) -> None:
-        part, rounds = self.parts[add.part], dict(add.pushes)
-        rounds = tuple(rounds.get(rank, old) for rank, old in enumerate(part.rounds))
+        part = self.parts[add.part]
+        rounds = [*part.rounds]
+        for rank, number in add.pushes:
+            rounds[rank] = number
         value = self.publish(part.value, add, self.chosen.optimizer)
-        self._replace(add.part, Part(part.version + 1, rounds, value))
+        self._replace(add.part, Part(part.version + 1, tuple(rounds), value))
 
     def _do_lose(self, lose: Lose) -> None:
         self.live -= {lose.rank}
@@ -125,3 +128,9 @@ class State:
 
     def _changed(self, index: int, part: Part) -> None:
         """Take note of a part that a command has changed: a primary keeps it until the command is committed."""
+
+
+@cache
+def named(prefix: str, kind: type) -> str:
+    """Return the name of the method for messages or commands of a kind."""
+    return prefix + kind.__name__.lower()

@@ -10,11 +10,12 @@ it asks the servers that take part in its commits to confirm it, once for all wa
 proves that no other primary existed when it asked. No clock is trusted.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication import messages as m
-from d2lps.kvstore.replication.commands import Part, State
+from d2lps.kvstore.replication.commands import Part, State, named
 from d2lps.kvstore.replication.messages import Apply, Ask, Counted, Done, Heartbeat, Name, Send, Snapshot, View
 
 NEAR = 16  # commands that a learner may lack when it is proposed as the backup: new ones keep coming
@@ -33,6 +34,8 @@ class PendingPull(NamedTuple):
 
 class Round:
     """The open round of a part: the pushes that wait to be added, and the sum of the others, in order of the ranks."""
+
+    __slots__ = "adding", "complete", "held", "summed", "total", "waiting"
 
     def __init__(self):
         self.waiting: dict[int, Any] = {}  # rank → gradient
@@ -96,7 +99,7 @@ class Replica(State):
     def _reset(self) -> None:
         """Forget what only the primary of one view knows."""
         self.committed, self.commit = list(self.parts), self.seq
-        self._uncommitted: dict[int, list[tuple[int, Part]]] = {}  # command number → parts that it changed
+        self._uncommitted: deque[tuple[int, int, Part]] = deque()  # a command, and a part that it changed
         self._rounds = [Round() for _ in self.parts]  # the open ones
         self._pulls: dict[int, dict[tuple[Name, int], PendingPull]] = {}  # waiting pulls by part
         self._meets: dict[tuple[str, int], dict[tuple[Name, int], m.Meet]] = {}  # waiting workers by barrier
@@ -114,16 +117,19 @@ class Replica(State):
     @property
     def is_primary(self) -> bool:
         """True if it is the first member of the view that it knows, and has the state that a member needs."""
-        return self.view.members[:1] == (self.name,) and self.follows
+        members = self.view.members
+        return bool(members) and members[0] == self.name and self.follows
 
     @property
-    def followers(self) -> list[Name]:
+    def followers(self) -> tuple[Name, ...]:
         """The servers to which every command is sent: the other members, and the learner."""
-        return [*self.view.members[1:], *([self.learner] if self.learner is not None else [])]
+        others = self.view.members[1:]
+        return others if self.learner is None else (*others, self.learner)
 
-    def _quorum(self) -> list[Name]:
+    def _quorum(self) -> tuple[Name, ...]:
         """Return the other servers that must all acknowledge a command before it is committed."""
-        return [*self.view.members[1:], *([self.learner] if self.joining else [])]
+        others = self.view.members[1:]
+        return (*others, self.learner) if self.joining else others
 
     def arrived(self, index: int) -> Collection[int]:
         """Return the ranks that have pushed to the open round of a part."""
@@ -151,7 +157,7 @@ class Replica(State):
 
     def receive(self, src: Name, message: NamedTuple, now: float) -> None:
         """Take a message of a server, a worker or the register, at ``now`` of this server's own clock."""
-        getattr(self, f"_on_{type(message).__name__.lower()}")(src, message, now)
+        getattr(self, named("_on_", type(message)))(src, message, now)
 
     def _send(self, to: Name, message: NamedTuple) -> None:
         self.effects.append(Send(to, message))
@@ -257,36 +263,49 @@ class Replica(State):
         """Execute a new command as the primary, and send it to the followers."""
         self.seq += 1
         self._execute(command)
-        self.log[self.seq] = command
-        for follower in self.followers:
-            self._send(follower, Apply(self.view, self.seq, command))
-        self._advance()
+        if len(self.view.members) > 1 or self.learner is not None:
+            self.log[self.seq] = command
+            for follower in self.followers:
+                self._send(follower, Apply(self.view, self.seq, command))
+            self._advance()
+        elif self._uncommitted or self._answers or self.log:
+            self._advance()
+        else:  # it is alone, and _changed has committed the part
+            self.commit = self.seq
 
     def _changed(self, index: int, part: Part) -> None:
         if self.is_primary:
             if index == len(self.committed):
                 self.committed.append(part._replace(value=None))
                 self._rounds.append(Round())
-            self._uncommitted.setdefault(self.seq, []).append((index, part))
+            if len(self.view.members) > 1 or self.learner is not None or self._uncommitted:
+                self._uncommitted.append((self.seq, index, part))
+                return
+            self.committed[index] = part
+            if self._pulls.get(index):
+                self._answer_pulls(index)
 
     def _advance(self) -> None:
         """Commit the commands that the quorum has acknowledged, and send the answers that waited for them."""
-        upto, changed = min([self._acked.get(other, 0) for other in self._quorum()], default=self.seq), set()
-        while self.commit < upto:
-            self.commit += 1
-            for index, part in self._uncommitted.pop(self.commit, ()):
-                self.committed[index] = part
-                changed.add(index)
-        keep = min([self._acked.get(follower, 0) for follower in self.followers], default=self.seq)
-        while self.log and (first := next(iter(self.log))) <= keep:
-            del self.log[first]
+        quorum, changed = self._quorum(), []
+        upto = min([self._acked.get(other, 0) for other in quorum]) if quorum else self.seq
+        self.commit = max(self.commit, upto)
+        while self._uncommitted and self._uncommitted[0][0] <= upto:
+            _, index, part = self._uncommitted.popleft()
+            self.committed[index] = part
+            if self._pulls.get(index):
+                changed.append(index)
+        if self.log:
+            keep = min([self._acked.get(follower, 0) for follower in self.followers], default=self.seq)
+            while self.log and (first := next(iter(self.log))) <= keep:
+                del self.log[first]
         while self._answers:  # in order of their commands
             (worker, id), (seq, answer) = next(iter(self._answers.items()))
             if seq > self.commit:
                 break
             del self._answers[worker, id]
             self._send(worker, answer)
-        for index in sorted(changed):
+        for index in sorted({*changed}) if changed else ():
             self._answer_pulls(index)
 
     def _answer_at(self, seq: int, worker: Name, answer: NamedTuple) -> None:
@@ -315,6 +334,16 @@ class Replica(State):
         self._answers.pop((worker, id), None)
         for waiting in (*self._pulls.values(), *self._meets.values()):
             waiting.pop((worker, id), None)
+
+    def push(self, rank: int, index: int, number: int, gradient: Any) -> None:
+        """Count a push of a live worker that needs no answer, unless it is counted or does not come next."""
+        current = self._rounds[index]
+        if self.kind != "dist_sync":
+            if number == self.parts[index].rounds[rank] + 1:
+                self._command(m.Add(index, ((rank, number),), self.add(None, gradient, True)))
+        elif number == self.parts[index].version + 1 and rank not in current.waiting and rank not in current.summed:
+            current.waiting[rank] = gradient
+            self._close(index)
 
     def _on_push(self, worker: Name, push: m.Push, now: float) -> None:
         if not self._accepts(worker, push) or push.part >= len(self.parts):
@@ -355,24 +384,34 @@ class Replica(State):
 
     def _close(self, index: int) -> None:
         """Add what comes next in order of the ranks, so that the bits do not vary; close the round after the last."""
-        current = self._rounds[index]
-        while not current.adding and not self.over and (rank := self._next(current)) is not None:
-            gradient = current.waiting.pop(rank)
-            current.summed.append(rank)
-            current.complete = self.live <= {*current.summed} and not current.waiting
+        current, live = self._rounds[index], self.live
+        if self.over:
+            return
+        waiting, summed = current.waiting, current.summed
+        while waiting and not current.adding and (rank := self._next(current)) is not None:
+            gradient = waiting.pop(rank)
+            summed.append(rank)
+            current.complete = not waiting and len(summed) >= len(live) and live.issubset(summed)
             if self.defers(gradient):
                 current.adding = True
                 self.effects.append(m.AddUp(index, current, gradient))
             else:
                 current.total = self.add(current.total, gradient, current.complete)
-        if current.summed and not current.adding and self.live <= {*current.summed} and not self.over:
-            if not current.complete:  # a worker for which it waited is lost
-                current.total = self.add(current.total, None, True)
-            self._rounds[index] = Round()
-            number = self.parts[index].version + 1
-            for worker, counted in current.held:
+        if current.adding or not summed:
+            return
+        if not current.complete:
+            if not live.issubset(summed):
+                return
+            current.total = self.add(current.total, None, True)  # a worker for which it waited is lost
+        number, total = self.parts[index].version + 1, current.total
+        pushes = tuple([(rank, number) for rank in summed])
+        summed.clear()
+        current.total, current.complete = None, False
+        if current.held:
+            held, current.held = current.held, []
+            for worker, counted in held:
                 self._answer_push(index, number, worker, counted)
-            self._command(m.Add(index, tuple((rank, number) for rank in current.summed), current.total))
+        self._command(m.Add(index, pushes, total))
 
     def _next(self, current: Round) -> int | None:
         """Return the worker whose push is to be added next, or None if that has not come."""
@@ -385,7 +424,7 @@ class Replica(State):
 
     def _on_summed(self, src: Name, summed: m.Summed, now: float) -> None:
         current = summed.round
-        if current is self._rounds[summed.part]:  # else the round has begun anew, in another view
+        if current is self._rounds[summed.part] and current.adding:  # else the round has begun anew, in another view
             current.adding, current.total = False, summed.total
             self._close(summed.part)
 
@@ -427,45 +466,52 @@ class Replica(State):
 
     # Reads: a pull is answered when its value is committed and this server is confirmed as the primary.
 
+    def read(self, rank: int, index: int, number: int, since: int | None) -> Part | None:
+        """Return the part that a pull of a live worker reads, or None if it has to wait for something."""
+        since = self.seq if since is None else since
+        if self._is_readable(rank, index, number) and self._is_confirmed(index, since, self._last_turn + 1):
+            return self.committed[index]
+        return None
+
     def _on_pull(self, worker: Name, pull: m.Pull, now: float) -> None:
         if self._accepts(worker, pull) and pull.part < len(self.parts):
             since = self.seq if pull.since is None else pull.since
             pending = PendingPull(pull, since, self._last_turn + 1)
             self._pulls.setdefault(pull.part, {}).setdefault((worker, pull.id), pending)
-            self._answer_pulls(pull.part)
+            if self._is_readable(pull.rank, pull.part, pull.round):
+                self._answer_pulls(pull.part)
 
     def _answer_pulls(self, index: int) -> None:
         waiting = self._pulls.get(index, {})
         for (worker, id), pending in [*waiting.items()]:
             if pending.pull.rank not in self.live:
                 del waiting[worker, id]  # rounds may have closed without it: it learns that when it asks again
-            elif self._is_readable(pending.pull):
-                if self._is_confirmed(pending):
+            elif self._is_readable(pending.pull.rank, index, pending.pull.round):
+                if self._is_confirmed(index, pending.since, pending.turn):
                     del waiting[worker, id]
                     self._send(worker, m.Value(self.view.number, id, index, *self.committed[index]))
                 else:
                     self._unconfirmed[index] = None
                     self._ask_quorum()
 
-    def _is_readable(self, pull: m.Pull) -> bool:
-        part = self.committed[pull.part]
+    def _is_readable(self, rank: int, index: int, number: int) -> bool:
+        part = self.committed[index]
         if self.kind == "dist_sync":
-            return part.version >= pull.round
-        if part.rounds[pull.rank] < pull.round:
+            return part.version >= number
+        if part.rounds[rank] < number:
             return False  # a worker reads its own pushes
-        behind = self.staleness if self.kind == "dist_ssp" else pull.round
-        return all(part.rounds[rank] >= pull.round - behind for rank in self.live)
+        behind = self.staleness if self.kind == "dist_ssp" else number
+        return all(part.rounds[other] >= number - behind for other in self.live)
 
-    def _is_confirmed(self, pending: PendingPull) -> bool:
+    def _is_confirmed(self, index: int, since: int, turn: int) -> bool:
         """Return True if the quorum has answered a confirmation or a command from after the call began.
 
         A synchronous pull needs none: a round is the same everywhere, and a load asks every slot itself.
         """
-        if self.kind == "dist_sync" and self.committed[pending.pull.part].value is not None:
+        if self.kind == "dist_sync" and self.committed[index].value is not None:
             return True
         return all(
-            self._confirmed_turn.get(other, 0) >= pending.turn or self._acked.get(other, -1) > pending.since
-            for other in self._quorum()
+            self._confirmed_turn.get(other, 0) >= turn or self._acked.get(other, -1) > since for other in self._quorum()
         )
 
     def _on_confirm(self, worker: Name, confirm: m.Confirm, now: float) -> None:

@@ -29,7 +29,7 @@ from d2lps.kvstore.server.requests import (
     validate_rows,
     validate_state,
 )
-from d2lps.kvstore.server.shard import Snapshot
+from d2lps.kvstore.server.shard import Pulled
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.told import packed, told
 from d2lps.kvstore.wire.channel import Channel
@@ -229,24 +229,24 @@ class WorkerSession:
         wanted = [(entry.part, entry.round) for entry in frame.entries]
         return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), *since)
 
-    def _answer_pull(self, frame: Frame, snapshots: list[Snapshot] | KVError, rows: Tensor | None = None) -> None:
+    def _answer_pull(self, frame: Frame, pulled: list[Pulled] | KVError, rows: Tensor | None = None) -> None:
         """End a pull, perhaps in the thread of another worker: nothing is raised there."""
         try:
-            if isinstance(snapshots, KVError):
-                raise snapshots
-            values, pulls = [snapshot.value for snapshot in snapshots], []
+            if isinstance(pulled, KVError):
+                raise pulled
+            values, pulls = [each.value for each in pulled], []
             if rows is not None:
                 part, width, round_ = validate_rows(frame)
                 chosen = values[0].reshape(-1, width)[rows].reshape(-1)
                 if self.store.record:
-                    version = snapshots[0].version
+                    version = pulled[0].version
                     pulls = [PullRecord(part, self.rank, round_, version, nbytes=chosen.nbytes)]
                 self._answer(Op.DATA, frame.number, payload=raw(chosen), pulls=pulls)
                 return
             if self.store.record:
                 pulls = [
-                    PullRecord(entry.part, self.rank, entry.round, snapshot.version)
-                    for entry, snapshot in zip(frame.entries, snapshots, strict=True)
+                    PullRecord(entry.part, self.rank, entry.round, each.version)
+                    for entry, each in zip(frame.entries, pulled, strict=True)
                 ]
             offsets = self._share(frame, values, pulls)
             if offsets is not None:

@@ -18,7 +18,7 @@ log = logging.getLogger("d2lps.kvstore.server")
 LOOK = 1.0  # seconds after which a thread that waits looks again, also if no other thread has woken it
 
 
-class Snapshot(NamedTuple):
+class Pulled(NamedTuple):
     """The answer to a pull: the value, how many rounds (or pushes) are in it, and how many pushes were summed last."""
 
     value: Tensor
@@ -26,15 +26,15 @@ class Snapshot(NamedTuple):
     counted: int
 
 
-Reply = Callable[["list[Snapshot] | KVError"], object]
+Reply = Callable[["list[Pulled] | KVError"], object]
 
 
-class PendingPull:
+class JointPull:
     """The parts that a worker pulls at once: ``reply`` gets all when the last may be read, or the first error."""
 
     def __init__(self, rank: int, count: int, until: float, reply: Reply):
         self.rank, self.until, self.reply = rank, until, reply
-        self.snapshots: list[Snapshot | None] = [None] * count
+        self.pulled: list[Pulled | None] = [None] * count
         self._left, self._lock = count, threading.Lock()
 
     @property
@@ -43,11 +43,11 @@ class PendingPull:
         return self._left <= 0
 
     def came(self, count: int) -> None:
-        """Count snapshots that have come."""
+        """Count parts that have come, and reply after the last."""
         with self._lock:
             before, self._left = self._left, self._left - count
         if before > 0 and self._left == 0:
-            self.reply(self.snapshots)
+            self.reply(self.pulled)
 
     def fail(self, error: KVError) -> None:
         with self._lock:
@@ -59,7 +59,7 @@ class PendingPull:
 class Waiting(NamedTuple):
     """One part of a pull, its ``place`` in it, and the round (or clock) ``need`` after which it may be read."""
 
-    pull: PendingPull
+    pull: JointPull
     place: int
     need: int
 
@@ -127,9 +127,9 @@ class Shard(KeyPart):
         return bool(self.arrived or self.summed)
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Pulled:
         """The answer to a pull now."""
-        return Snapshot(self.value, self.version, self.counted)
+        return Pulled(self.value, self.version, self.counted)
 
     def wait(self, done: Callable[[], bool], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
         """Wait like :func:`wait_until`, for a push that waits for a round to close."""
@@ -163,13 +163,13 @@ class Shard(KeyPart):
             self.memory = {optimizer.rule: memory} if optimizer and memory else {}
 
 
-def deliver(done: "list[tuple[Waiting, Snapshot | KVError]]") -> None:
+def deliver(done: "list[tuple[Waiting, Pulled | KVError]]") -> None:
     """Reply to pulls. The caller holds no lock: a reply may take its time."""
-    for waiting, snapshot in done:
-        if isinstance(snapshot, KVError):
-            waiting.pull.fail(snapshot)
+    for waiting, pulled in done:
+        if isinstance(pulled, KVError):
+            waiting.pull.fail(pulled)
         else:
-            waiting.pull.snapshots[waiting.place] = snapshot
+            waiting.pull.pulled[waiting.place] = pulled
             waiting.pull.came(1)
 
 

@@ -23,7 +23,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.base import BaseStore, gone, no_value, not_kept, require_one_dtype, require_same_shape
-from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
+from d2lps.kvstore.server.shard import JointPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.server.staged import Staged
 
 
@@ -142,7 +142,7 @@ class ShardStore(BaseStore):
         Args:
             rank: The worker.
             wanted: For each shard its number, and the pushes of this worker that have to be in it.
-            reply: Called once, with a list of snapshots (``value``, ``version``, ``counted``) or a KVError.
+            reply: Called once, with a list of :class:`Pulled` or a KVError.
 
         Returns:
             Whether it was called at once.
@@ -152,12 +152,12 @@ class ShardStore(BaseStore):
         require_one_dtype([shard for shard, _ in shards])
         if empty := [shard.name for shard, _ in shards if shard.value is None]:
             raise no_value(empty[0], "pull")
-        pull, here, failed = PendingPull(rank, len(shards), own_time() + self.deadline, reply), 0, None
+        pull, here, failed = JointPull(rank, len(shards), own_time() + self.deadline, reply), 0, None
         for place, (shard, need) in enumerate(shards):
             with shard.lock:
                 failed = failed or shard.failed
                 if self._may_read(shard, need):
-                    pull.snapshots[place] = shard.snapshot
+                    pull.pulled[place] = shard.snapshot
                     here += 1
                 else:
                     shard.waiting.append(Waiting(pull, place, need))
