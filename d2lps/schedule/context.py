@@ -54,13 +54,10 @@ def seen_pairs(queries: Places, keys: Places, causal: bool = True) -> int:
     pairs = 0
     for q in queries:
         for k in keys:
-            pairs += (
-                0
-                if causal and q.stop <= k.start
-                else len(q) * (len(q) + 1) // 2
-                if causal and q == k
-                else len(q) * len(k)
-            )
+            if causal and q == k:
+                pairs += len(q) * (len(q) + 1) // 2
+            elif not causal or k.start < q.stop:
+                pairs += len(q) * len(k)
     return pairs
 
 
@@ -76,11 +73,12 @@ def attention(
     backward: bool = False,
     itemsize: int = 4,
 ) -> Schedule:
-    """One attention of a sequence over n devices, each of which has 1/n of the tokens, forward or forward and backward.
+    """Write one attention over n devices as a schedule: each has 1/n of the tokens, forward, or forward and backward.
 
     Sent per device and pass, with K bytes of keys and values of all tokens and Q bytes of queries: (n−1)/n·K forward
     and twice as much backward for ``gather`` and ``ring``, (n−1)/n·(K + 2Q)/n forward and as much backward for
-    ``heads``.
+    ``heads``. Source: Liu et al., "Ring attention with blockwise transformers for near-infinite context", 2023; Jacobs
+    et al., "DeepSpeed Ulysses", 2023.
 
     Args:
         devices: Their names.
@@ -100,10 +98,6 @@ def attention(
 
     Raises:
         ScheduleError: For an unknown way, and if tokens or heads cannot be cut into equal parts.
-
-    Reference:
-        Liu et al., "Ring attention with blockwise transformers for near-infinite context", 2023. Jacobs et al.,
-        "DeepSpeed Ulysses", 2023.
 
     Example:
         >>> print(attention(["gpu0", "gpu1"], "ring", tokens=8))

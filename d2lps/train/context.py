@@ -65,13 +65,13 @@ def output(whole: Tensor) -> Tensor:
 def gradients(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: Tensor, do: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient of the queries, and of (keys, values), that comes from these keys.
 
+    The sum of ``do`` times the output replaces that over all keys. Source: Dao et al., "FlashAttention", 2022,
+    appendix B.
+
     Args:
         q, k, v, seen: As for :func:`part`.
         whole: The part that all keys contribute.
         do: The gradient of the output.
-
-    Reference:
-        Dao et al., "FlashAttention", 2022, appendix B: the sum of ``do`` times the output replaces that over all keys.
     """
     heads = len(q), len(k)
     k, v = (each.repeat_interleave(heads[0] // heads[1], 0) for each in (k, v))
