@@ -310,15 +310,18 @@ def test_light_or_dark_is_remembered(opened, site):
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("turn", range(3))
-def test_axe_finds_nothing_grave(opened, site, turn):
-    """The chapters take turns in the languages."""
-    others = {"vi": ["index.html", "search.html?q=gradient"], "zh": ["references.html", "glossary.html"]}
-    language = LANGUAGES[turn]
-    chapters = sorted(path.name for path in (site / language).glob("[0-9a]*-*.html"))[turn::3]
-    for name in ["index.html?choose", *(f"{language}/{name}" for name in [*others.get(language, ()), *chapters])]:
-        assert grave(opened(name, color_scheme="light")) == [], name
-        assert grave(opened(name, color_scheme="dark"), rules=CONTRAST) == [], name
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_grave(opened, scheme):
+    chapters = ["en/04-key-value-store.html", "zh/09-pipelines.html", "vi/15-a-step-measured.html"]
+    others = [
+        "index.html?choose",
+        "vi/index.html",
+        "zh/references.html",
+        "vi/search.html?q=gradient",
+        "zh/glossary.html",
+    ]
+    for name in [*chapters, *others]:
+        assert grave(opened(name, color_scheme=scheme), rules=CONTRAST if scheme == "dark" else ()) == [], name
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
