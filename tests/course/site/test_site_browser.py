@@ -13,7 +13,7 @@ from course.site import browser
 from d2lps.messages import LANGUAGES, sentences
 
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
-pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(600)]  # who comes first waits for all chapters to be run
+pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(1200)]  # who comes first waits for all chapters to be run
 
 WIDTHS = (360, 768, 1100, 1440)
 CLOCK = "parseFloat(document.querySelector('.d2-clock').textContent)"
