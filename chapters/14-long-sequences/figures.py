@@ -18,7 +18,7 @@ def opening() -> dict[str, Trace]:
 
 
 def causal_cuts() -> str:
-    """Who computes which pairs of a query (row) and a key (column): contiguous parts, and zigzag."""
+    """Draw who computes which pairs of a query (row) and a key (column): contiguous parts, and zigzag."""
     parts = []
     for number, zigzag in enumerate((False, True)):
         left, top = 60 + number * (SIDE * CELL + 90), 34
