@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -94,6 +95,11 @@ def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
     """Return what a cell printed or returned, as plain text."""
     (cell,) = (c for c in book.cells if c.id == cell_id)
     return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
+
+
+def columns(book: nbformat.NotebookNode, cell_id: str) -> list[list[str]]:
+    """Return the lines of a cell, cut into the columns that two or more spaces part."""
+    return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
 
 
 def page(book: nbformat.NotebookNode, cell_id: str) -> str:
@@ -643,7 +649,7 @@ def test_the_numbers_of_chapter_10(executed, language):
 
     def rows(cell_id: str) -> list[list[str]]:
         """Return the lines below the head, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
+        return columns(book, cell_id)[1:]
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
@@ -699,7 +705,7 @@ def test_the_numbers_of_chapter_11(executed, language):
 
     def rows(cell_id: str) -> list[list[str]]:
         """Return the lines below the head, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
+        return columns(book, cell_id)[1:]
 
     assert [row[-2:] for row in rows("sizes")][:2] == [["1000 TB", "12\u00a0500"], ["512 GB", "6.4"]]
     assert "232 192 64000000" in shown(book, "push-sparse")
@@ -725,9 +731,7 @@ def test_the_numbers_of_chapter_11(executed, language):
 def test_the_numbers_of_chapter_12(executed, language):
     book = executed("12-large-models", language)
 
-    def rows(cell_id: str) -> list[list[str]]:
-        """Return the lines of a cell, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+    rows = partial(columns, book)
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
@@ -760,9 +764,7 @@ def test_the_numbers_of_chapter_12(executed, language):
 def test_the_numbers_of_chapter_15(executed, language):
     book = executed("15-a-step-measured", language)
 
-    def rows(cell_id: str) -> list[list[str]]:
-        """Return the lines of a cell, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+    rows = partial(columns, book)
 
     counted, model = (line.split() for line in shown(book, "flops").split("\n")[:2])
     assert counted[0] == counted[1] and float(model[0]) / float(counted[0]) == pytest.approx(0.933, abs=5e-4)
@@ -811,9 +813,7 @@ def test_the_numbers_of_chapter_15(executed, language):
 def test_the_numbers_of_chapter_13(executed, language):
     book = executed("13-choosing", language)
 
-    def rows(cell_id: str) -> list[list[str]]:
-        """Return the lines of a cell, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+    rows = partial(columns, book)
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
@@ -872,9 +872,7 @@ def test_the_numbers_of_chapter_13(executed, language):
 def test_the_numbers_of_chapter_14(executed, language):
     book = executed("14-long-sequences", language)
 
-    def rows(cell_id: str) -> list[list[str]]:
-        """Return the lines of a cell, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+    rows = partial(columns, book)
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
