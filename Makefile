@@ -70,12 +70,11 @@ check: $(ready) ## list everything that has to follow a change of a chapter, and
 figures: $(ready) ## draw the figures in img/ again
 	$(python) -m course.book figures
 
-bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS=--quick: only to see that all of it runs)
+bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS='P4 --quick': one row, only to see that it runs)
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
-	@for name in model carriers gpu step kvstore replicas saving cluster hosts pipeline sharded classes player site; do \
-	$(python) tests/benchmarks/$$name.py $(ARGUMENTS) || exit 1; done
+	$(python) -m tests.benchmarks $(ARGUMENTS)
 
 faults: $(ready) ## print the table of faults that the key-value store survives, from its tests
 	$(python) tests/kvstore/faults.py

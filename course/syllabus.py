@@ -15,7 +15,7 @@ from d2lps.notebook.grading.course import number
 PLANS = {  # weeks: the numbers of the chapters of each
     3: ("00 01", "02 03", "08 09"),
     6: ("00 01", "02", "03 07", "04 05", "08 09", "12 13"),
-    12: ("00 01", "02", "03", "04", "05", "06 06b", "07 11", "08", "09", "10", "12", "13"),
+    12: ("00 01", "02", "03", "04", "05", "06 06b", "07 11", "08", "09", "10", "12 13", "14 15"),
 }
 FILE, EXAM = "docs/syllabus.md", "docs/exam.md"
 LEAD = """\

@@ -48,7 +48,7 @@ _HOME = {
     "cluster": "",
     "compare": "measure.comparing",
     "cost": "simulate",
-    "course_map": "notebook.course_map",
+    "course_map": "notebook.progress",
     "d2l": "notebook.d2l_compat",
     "dgx1_v100": "topology",
     "divide": "notebook.divide",
@@ -70,7 +70,7 @@ _HOME = {
     "naive_ring": "algorithms",
     "nvswitch": "topology",
     "one_memory": "topology",
-    "opening": "notebook.opening",
+    "opening": "notebook.progress",
     "parallelize": "scaling",
     "pcie_server": "topology",
     "predict": "notebook.predict",
@@ -123,5 +123,5 @@ def __dir__() -> list[str]:
 
 
 if sys.modules.get("IPython"):
-    import_module("d2lps.notebook.ranks.waiting").stand_in()
+    import_module("d2lps.notebook.ranks.rank").stand_in()
     import_module("d2lps.notebook.shown").register()

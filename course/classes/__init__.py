@@ -8,5 +8,5 @@ with its options and their defaults: seconds and memory of an answer, which ``sa
 * ``nursery`` starts the processes of answers, and ``sandbox`` confines them with the system calls in ``walls``;
 * ``inside`` runs in the answer's process, ``answers`` in the judge's; ``values`` decides which data they may exchange;
 * ``watch`` notes what an answer tries, ``alike`` which answers are copies;
-* ``report`` writes the results as CSV and JSON, ``page`` as HTML, ``gradebook`` as points.
+* ``report`` writes class.csv and class.json, ``page`` the same as HTML, ``gradebook`` the points as gradebook.csv.
 """

@@ -11,8 +11,8 @@ from course.book.library import Book, Chapter
 from course.book.way import numbered
 from d2lps.messages import html_language, only, text_in
 from d2lps.notebook.grading.course import chapter_module
-from d2lps.notebook.opening import opening
 from d2lps.notebook.predict_page import as_data
+from d2lps.notebook.progress import opening
 from d2lps.notebook.schedule_table import ScheduleTable, edit
 from d2lps.schedule import Schedule
 from d2lps.view.drawing.course_map import course_map

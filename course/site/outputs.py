@@ -2,13 +2,14 @@
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from course.book.findings import BookError
 from d2lps.notebook import explore_page, plots, predict, predict_page, schedule_table
 from d2lps.view import player
 from d2lps.view.drawing import lanes
-from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.drawing.theme import STYLE, THIN, styled
 from d2lps.view.tables import SCROLLS
 
 KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # best first
@@ -29,6 +30,7 @@ _LEGEND = re.compile(
 )
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 _NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link to the notebook of a chapter
+_DESCRIBED = re.compile(r"(?<=<desc>).*?(?=</desc>)")
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -96,6 +98,17 @@ def _text(value: str) -> str:
     return f'<pre class="printed" tabindex="0">{html.escape(_COLOURED.sub("", value))}</pre>'
 
 
+def tell_apart(page: str) -> str:
+    """Number the descriptions of a page that an earlier picture has, too, because it shows the same run."""
+    seen = Counter()
+
+    def numbered(match: re.Match) -> str:
+        seen[match[0]] += 1
+        return match[0] if seen[match[0]] == 1 else f"{match[0]} ({seen[match[0]]})"
+
+    return _DESCRIBED.sub(numbered, page)
+
+
 def still(piece: str) -> str:
     """Remove scripts, shared style sheets and ids."""
     return _ID.sub("", _LOOK.sub(_look, _SCRIPT.sub("", piece)))
@@ -115,7 +128,7 @@ def lean(piece: str) -> str:
         return match[1] + rest.strip() + match[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
-    piece = _LEGEND.sub(r"\1", piece)
+    piece = styled(_LEGEND.sub(r"\1", piece))
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}

@@ -126,7 +126,7 @@ class Site:
         return Page(
             f"{slug}.html",
             self.titles[slug],
-            "\n".join(body),
+            outputs.tell_apart("\n".join(body)),
             "chapter",
             self.about(slug),
             sections,

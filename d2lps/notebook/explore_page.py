@@ -20,7 +20,7 @@ from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.drawing.theme import STYLE, THIN, styled
 from d2lps.view.player import LOOKS, MODULE, data, sheet, staged, stills
 from d2lps.view.tables import plan_table
 
@@ -179,7 +179,7 @@ def pictured(traces: dict[str, Trace], scenes: "list[Scene] | list[Lanes] | None
     """Return the data and pictures of a race; raise DrawingError if they cannot be drawn."""
     scenes, names = scenes or staged([*traces.values()]), [named(name) for name in traces]
     page = data.page(scenes, names)
-    plain = [still.replace(f"<style>{STYLE + THIN}</style>", "") for still in stills(page, scenes)]
+    plain = [styled(still.replace(f"<style>{STYLE + THIN}</style>", "")) for still in stills(page, scenes)]
     return {"stills": plain, "data": page}
 
 

@@ -6,7 +6,7 @@ from html import escape
 import ipywidgets
 
 from d2lps.messages import named, text
-from d2lps.notebook.entries import PredictionError
+from d2lps.notebook.predict_page import PredictionError
 from d2lps.view.player import has_front_end
 
 

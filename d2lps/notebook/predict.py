@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 from d2lps.messages import html_language, named, said, text
 from d2lps.notebook import kept
-from d2lps.notebook.entries import PredictionError, number, number_text
 from d2lps.notebook.grading.course import CHAPTERS, tables
-from d2lps.notebook.predict_page import as_data, form, question
+from d2lps.notebook.predict_page import PredictionError, as_data, form, number, number_text, question
 from d2lps.notebook.shown import Late
 from d2lps.trace import Trace
 from d2lps.units import SECONDS, show_number

@@ -1,14 +1,85 @@
-"""What the reader has run and passed, as stored in the workspace, on the map of the course."""
+"""The course in a notebook: the map of its chapters, what the reader has run and passed, and the openings of chapters.
 
-from collections.abc import Iterable
+The workspace stores what was run and passed; each chapter on the map is a link to its notebook.
+"""
+
+from collections.abc import Iterable, Mapping
 from datetime import date
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from d2lps.messages import html_language, said, text
+from d2lps.messages import html_language, language, said, text
 from d2lps.notebook import kept
-from d2lps.notebook.course_map import CourseMap, line
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, chosen, tables
-from d2lps.view.drawing.course_map import Mark, Stop
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, chapter_module, chosen, tables
+from d2lps.view.drawing.course_map import Mark, Stop, stops_of
+from d2lps.view.drawing.course_map import course_map as drawn
+from d2lps.view.player import Player, watch
+
+if TYPE_CHECKING:
+    from d2lps.notebook.first_race import FirstRace
+
+
+def course_map(here: str = "") -> "CourseMap":
+    """Show all chapters of the course, each below those that it needs.
+
+    Args:
+        here: The number of the chapter in which the map stands; it gets a frame.
+
+    Returns:
+        A notebook shows it; each chapter links to its notebook.
+
+    Raises:
+        ExerciseError: If there is no course beside the package.
+
+    Example:
+        >>> print(course_map().chapters[1])
+        01-data-parallelism
+    """
+    return CourseMap(here)
+
+
+class CourseMap:
+    """The result of :func:`course_map`.
+
+    Attributes:
+        chapters (list of str): The folders of the chapters, in the order of the book.
+    """
+
+    def __init__(self, here: str = ""):
+        path = CHAPTERS / "toc.toml"
+        if not path.is_file():
+            raise ExerciseError("no-course", folder=CHAPTERS)
+        self._entries, self._here = chosen(tables(path)["chapter"]), here
+        self.chapters = [entry["slug"] for entry in self._entries]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(line, self.stops()))
+
+    def stops(self) -> list[Stop]:
+        """Return the stops of the map, in the language in force."""
+
+        def takes(minutes: int) -> str:
+            return text("site.minutes", minutes=minutes)
+
+        return stops_of(self._entries, {slug: self._address(slug) for slug in self.chapters}, language(), takes)
+
+    def _address(self, slug: str) -> str:
+        """Return the link to a chapter's notebook: beside this one in a workspace, else in the chapter's folder."""
+        beside = f"{slug}.ipynb"
+        return beside if Path(beside).is_file() else f"../{slug}/{language()}.ipynb"
+
+    def picture(self, marks: Mapping[str, Mark] | None = None) -> str:
+        """Return the picture and its links as HTML, in the language in force; ``marks`` has those of chapters."""
+        return drawn(self.stops(), text("map.title"), self._here, marks)
+
+    def _repr_html_(self) -> str:
+        return f'<div lang="{html_language()}">{self.picture()}</div>'
+
+
+def line(stop: Stop) -> str:
+    """Return a chapter as a line of text: number, title, and the numbers of the chapters that it needs."""
+    return f"{stop.number}  {stop.title}" + f"  ← {' '.join(stop.needs)}" * bool(stop.needs)
 
 
 class Progress:
@@ -125,3 +196,33 @@ def _day(kind: str, name: str) -> str | None:
 
 def _mark(day: str | None) -> str:
     return "✓" if day else "–"
+
+
+def opening(chapter: str) -> "Player | FirstRace":
+    """Play the runs that the reader of a chapter will make and explain.
+
+    Args:
+        chapter: Its number, such as ``"01"``, or the letter of an appendix, such as ``"a"``.
+
+    Returns:
+        A notebook shows it. A player has the name ``opening``, for links in the text. Chapter 00 has sliders.
+
+    Raises:
+        ExerciseError: If there is no course beside the package, or no such chapter in it.
+
+    Example:
+        >>> import d2lps
+        >>> d2lps.opening("01")
+        <Player: GPU 0 37.5 ms, CPU 50 ms, shards 9.375 ms>
+    """
+    folders = {path.parent.name.partition("-")[0]: path.parent for path in sorted(CHAPTERS.glob("*/lesson.py"))}
+    if not folders:
+        raise ExerciseError("no-course", folder=CHAPTERS)
+    if chapter not in folders:
+        raise ExerciseError("no-chapter", chapter=repr(chapter), chapters=", ".join(folders))
+    if chapter == "00":
+        from d2lps.notebook.first_race import FirstRace  # needs widgets, which a browser without a kernel has not
+
+        return FirstRace()
+    traces = chapter_module(folders[chapter], "figures").opening()
+    return watch(*traces.values(), names=list(traces), name="opening")

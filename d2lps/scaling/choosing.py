@@ -193,9 +193,9 @@ def parallelize(
             says by how much), and a measured step that is faster than the peak.
 
     Example:
-        >>> choice = parallelize("llama3-70b", gpus=128, gpu="h100", batch=512)
+        >>> choice = parallelize("llama3-70b", gpus=128, gpu="h100", batch=256)
         >>> print(choice.layout, choice.alike)
-        t8.p2.d8.v1.b1.z1.none 2
+        t8.p2.d8.v2.b1.z1.none 4
     """
     model, sheet = known(model), GPUS.get(gpu, gpu) if isinstance(gpu, str) else gpu
     if not isinstance(sheet, Gpu):

@@ -192,7 +192,8 @@ def sent(model: Transformer, layout: Layout, precision: str = "mixed") -> dict[s
             ZeRO-1, m and 1 for ZeRO-2, m and 2m for ZeRO-3; experts count with their own replicas. Of ``tensor``: 4
             all-reduces per layer and micro-batch, 6 with full recomputation, and with sequence parallelism a quarter
             more, as :func:`halves`. Of ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of
-            ``context``: keys and values. Of ``experts``: 4 all-to-alls per layer and micro-batch, 6 with recomputation.
+            ``context``: keys and values twice, forward and backward, and their gradients once. Of ``experts``: 4
+            all-to-alls per layer and micro-batch, 6 with recomputation.
     """
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     tokens = layout.micro * model.context / layout.context
@@ -205,6 +206,6 @@ def sent(model: Transformer, layout: Layout, precision: str = "mixed") -> dict[s
         "data": each * sum(count * (n - 1) / n for count, n in owned(model, layout)),
         "tensor": m * halves(layout) * layers * (t - 1) / t * activation,
         "pipeline": 0 if p == 1 else m * 2 * layout.chunks * activation / t,
-        "context": m * 2 * layers * 2 * 2 * layout.micro * model.context * model.keys / t * around,
+        "context": m * 3 * layers * 2 * 2 * layout.micro * model.context * model.keys / t * around,
         "experts": m * routed * activation / (t if layout.sequence else 1) * (layout.expert - 1) / layout.expert,
     }

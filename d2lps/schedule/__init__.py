@@ -4,10 +4,12 @@ A plan says how one buffer travels; a schedule says who computes what, on which 
 costed, run and drawn like a plan. Start at ``schedule`` (the class, its table and ``merge``), then ``checking`` (what
 acts do to values, and memory). ``acts`` defines Task, Value and Collective; ``pipelines`` writes GPipe, 1F1B,
 interleaved and zero-bubble schedules, ``operators`` the schedules of models cut inside or between operators,
-``sharded`` those of ZeRO, and ``reading`` reads the tables that torch and torchtitan print.
+``sharded`` those of ZeRO, ``context`` those of one attention over many tokens, and ``reading`` reads the tables that
+torch and torchtitan print.
 """
 
 from d2lps.schedule.acts import Collective, ScheduleError, Task, Value
+from d2lps.schedule.context import attention, seen_pairs, token_places
 from d2lps.schedule.operators import hybrid, place, tensor_mlp
 from d2lps.schedule.pipelines import gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
 from d2lps.schedule.reading import from_csv, from_torch
@@ -20,6 +22,7 @@ __all__ = [
     "ScheduleError",
     "Task",
     "Value",
+    "attention",
     "from_csv",
     "from_torch",
     "fully_sharded",
@@ -30,7 +33,9 @@ __all__ = [
     "one_f_one_b",
     "pipeline",
     "place",
+    "seen_pairs",
     "tensor_mlp",
+    "token_places",
     "zero",
     "zero_bubble",
 ]

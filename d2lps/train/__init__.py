@@ -18,6 +18,7 @@ Models that are cut into pieces are trained by schedules::
     pipeline      stages on devices, micro-batches one after the other
     operators     schedules of operators that are cut, or placed on several devices
     tensor        layers whose matrices are cut, for autograd
+    context       one attention whose tokens are cut
     sharded       ZeRO: copies of a model that share out weights, gradients and states; its layers are in ``flat``
     experts       a layer of experts on several devices, to which tokens are sent
 
@@ -30,6 +31,7 @@ from d2lps.train import (
     by_history,
     by_store,
     compress,
+    context,
     ddp,
     experts,
     gpt,
@@ -72,6 +74,7 @@ __all__ = [
     "added",
     "batches",
     "buffers",
+    "context",
     "ddp",
     "deterministic",
     "digits",

@@ -345,8 +345,19 @@ def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
     Returns:
         from 0 to 1.
     """
+    X, y = data
+    return (outputs(net, weights, X).argmax(dim=1) == y).float().mean().item()
+
+
+def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
+    """Return the mean cross-entropy of a network over the data; the arguments are those of :func:`accuracy`."""
+    X, y = data
+    return nn.functional.cross_entropy(outputs(net, weights, X), y).item()
+
+
+@torch.no_grad()
+def outputs(net: nn.Module, weights: Tensor, X: Tensor) -> Tensor:
+    """Return what a copy of the network computes with these flat weights, in main memory."""
     net = copy.deepcopy(net).cpu()
     vector_to_parameters(weights.cpu(), trained(net).values())
-    X, y = data
-    with torch.no_grad():
-        return (net(X).argmax(dim=1) == y).float().mean().item()
+    return net(X)

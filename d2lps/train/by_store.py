@@ -29,7 +29,17 @@ from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
 from d2lps.messages.counted import counted
 from d2lps.plan.optimizers import RULES
-from d2lps.train.by_plan import Batch, Run, batches, deterministic, gradients_of, loss_and_gradient, split, trained
+from d2lps.train.by_plan import (
+    Batch,
+    Run,
+    batches,
+    deterministic,
+    gradients_of,
+    loss,
+    loss_and_gradient,
+    split,
+    trained,
+)
 from d2lps.train.checkpoints import Checkpoints
 
 Rule = tuple[str, Mapping[str, float]]
@@ -254,20 +264,6 @@ def _curve(
 def _slowest(cluster: Cluster) -> int:
     """Return the number of steps of the slowest worker, as counted by the servers."""
     return min(min(shard.rounds) for server in cluster.servers for shard in server.store.shards)
-
-
-def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
-    """Return the mean cross-entropy of a network over the data.
-
-    Args:
-        net: the network; it is not changed.
-        weights: the weights to use, as one flat tensor.
-        data: images and labels.
-    """
-    net, (X, y) = copy.deepcopy(net).cpu(), data
-    vector_to_parameters(weights.cpu(), trained(net).values())
-    with torch.no_grad():
-        return nn.functional.cross_entropy(net(X), y).item()
 
 
 def in_turn(

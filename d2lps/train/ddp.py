@@ -16,13 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
+from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.messages import text
-from d2lps.messages.raised import Brief
 from d2lps.train import by_plan
-
-
-class ProcessesError(Brief, RuntimeError):
-    """The processes did not finish their training."""
 
 
 def main(path: str) -> None:

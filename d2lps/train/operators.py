@@ -110,16 +110,21 @@ def _loss(examples: int, *tensors: Tensor) -> list[Tensor]:
 
 
 def run(
-    schedule: Schedule, compute: Mapping[str, Callable], tensors: Tensors, carrier: Processes | None = None
+    schedule: Schedule,
+    compute: Mapping[str, Callable],
+    tensors: Tensors,
+    carrier: Processes | None = None,
+    add: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
 ) -> tuple[dict[tuple[str, str], Tensor], Trace]:
     """Do the acts of a schedule on real tensors.
 
     Args:
         schedule: With tasks, sends and all-reduces.
-        compute: ``task.name + task.of`` → the function that takes the values that the task reads, and returns those it
-            makes.
+        compute: ``task.name + task.of``, or ``str(task)`` for one task alone → the function that takes the values that
+            the task reads, and returns those it makes.
         tensors (mapping of (str, str) to Tensor): The values that each device of this process holds before.
         carrier: With gloo, one process per device. Without it all devices are in this process, with the same bits.
+        add: Value → the operation that joins two contributions to it, for those that are no sums.
 
     Returns:
         values: The values that the schedule wants on the devices of this process.
@@ -134,7 +139,7 @@ def run(
         if not isinstance(schedule, Schedule):
             raise OperatorError(text("operators.schedule", given=type(schedule).__name__))
         mine = set(schedule.nodes if carrier is None else carrier.playing(schedule))
-        device = Devices(schedule, compute, mine)
+        device = Devices(schedule, compute, mine, add)
         for node, name in schedule.holds:
             if node in mine:
                 if (node, name) not in tensors:
@@ -181,12 +186,14 @@ def in_list(number: int, plan: Plan, executed: Executed) -> list[Timed]:
 class Devices:
     """The devices of this process (``mine``), and their values. They do their acts in the order of the list."""
 
-    def __init__(self, schedule: Schedule, compute: Mapping[str, Callable], mine: set[str]):
-        self.schedule, self.compute, self.mine = schedule, compute, mine
+    def __init__(
+        self, schedule: Schedule, compute: Mapping[str, Callable], mine: set[str], add: Mapping[str, Callable] | None
+    ):
+        self.schedule, self.compute, self.mine, self.add = schedule, compute, mine, add or {}
         self.values: dict[tuple[str, str], Tensor] = {}
         self.sizes: dict[tuple[int, int], int] = {}  # (act, number of its message) → bytes sent
         for task in schedule.tasks:
-            if task.node in mine and task.name + task.of not in compute:
+            if task.node in mine and not {str(task), task.name + task.of} & {*compute}:
                 raise OperatorError(text("operators.no-function", task=task, name=repr(task.name + task.of)))
 
     def put(self, node: str, name: str, tensor: Tensor) -> None:
@@ -195,7 +202,8 @@ class Devices:
         if wanted and size != wanted:
             raise OperatorError(text("operators.size", node=node, value=name, size=size, wanted=wanted))
         there = self.values.get((node, name))
-        self.values[node, name] = tensor if there is None else there + tensor  # not in place: others may have it, too
+        # Not in place: others may have it, too.
+        self.values[node, name] = tensor if there is None else self.add.get(name, torch.add)(there, tensor)
 
     @torch.no_grad()
     def execute(self, mail: "_Mail | None", load: Callable[[Program], Callable[[], Executed]]) -> Executed:
@@ -218,7 +226,8 @@ class Devices:
         return Executed(begun, timed)
 
     def _compute(self, task: Task) -> None:
-        made = self.compute[task.name + task.of](*[self.values[task.node, name] for name in task.reads])
+        function = self.compute.get(str(task)) or self.compute[task.name + task.of]
+        made = function(*[self.values[task.node, name] for name in task.reads])
         made, wanted = (made,) if isinstance(made, Tensor) else made, made_by(task)
         if len(made) != len(wanted):
             raise OperatorError(text("operators.made", task=task, wanted=len(wanted), given=len(made)))

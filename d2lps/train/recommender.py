@@ -33,7 +33,7 @@ class Clicks(NamedTuple):
     scores: Tensor
 
 
-class Worked(NamedTuple):
+class Learned(NamedTuple):
     """The ``losses`` of one worker, its part of each mean squared error, divided by the variance of the scores; the
     ``rows`` that it pulled in each step; ``seconds`` from the start to the end of each step.
     """
@@ -192,7 +192,7 @@ def work(
     add: Callable[[Tensor], object],
     width: int = 4,
     pause: float = 0.0,
-) -> Worked:
+) -> Learned:
     """Train as the worker ``store.rank``, together with the other workers.
 
     Args:
@@ -213,7 +213,7 @@ def work(
     store.init("table", torch.zeros(rows, width))
     store.set_optimizer("adagrad", lr=LR)
     adam, scale = torch.optim.Adam(tower.parameters(), lr=TOWER_LR), float(data.scores.var())
-    worked, start = Worked([], [], []), time.perf_counter()
+    worked, start = Learned([], [], []), time.perf_counter()
     for number in range(steps):
         examples = part(data, size, number, store.rank, store.num_workers)
         time.sleep(pause)

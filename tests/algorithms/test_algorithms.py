@@ -189,31 +189,6 @@ def test_bytes_are_exact_fractions_of_the_buffer(case):
 
 
 @every_n
-@every_case
-def test_ideal_is_never_slower_than_shared(case, n):
-    for c in CHUNKS:
-        plan, server = case(n, c).plan, pcie_server(gpus=n + 4)
-        assert cost.ideal(plan, server, S).duration <= cost.shared(plan, server, S).duration
-
-
-@every_n
-def test_more_chunks_are_never_slower_and_approach_half(n):
-    for case in (at_gpu0, at_cpu):
-        times = [cost.shared(case(n, c).plan, pcie_server(gpus=n), S).duration for c in (1, 2, 3, 7, 100)]
-        assert times == sorted(times, reverse=True)
-        assert times[-1] == pytest.approx(times[0] / 2 * 1.01)
-
-
-@every_n
-def test_no_plan_among_the_workers_beats_the_lower_bound_and_sharding_meets_it(n):
-    bound = float(Fraction(2 * (n - 1), n) * S / B)
-    for case in (at_gpu0, over_the_workers, over_some_of_the_workers(2), over_some_of_the_workers(5)):
-        for c in CHUNKS:
-            assert cost.shared(case(n, c).plan, pcie_server(gpus=n), S).duration >= bound * (1 - 1e-12)
-    assert cost.shared(sharded(gpus(n)), pcie_server(gpus=n), S).duration == pytest.approx(bound, rel=1e-12)
-
-
-@every_n
 def test_sums_begin_with_the_own_gradient_and_go_on_in_the_order_of_the_workers(n):
     workers = gpus(n)
 

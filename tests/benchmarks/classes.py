@@ -1,13 +1,11 @@
 """How long a class takes: 200 notebooks of all chapters, on two processors.
 
-    python tests/benchmarks/classes.py [--save] [--quick] [COUNT]
-
 A third of the learners solve everything; the others have wrong answers, unfinished stubs, loops without end, crashes,
 syntax errors. Prints the time by the clock, and the processor's time of all answers and judges.
 """
 
-import argparse
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,19 +13,15 @@ from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the folder tests/course must not hide course/
+from helpers import classes
 
-import subprocess  # noqa: E402
-
-import saved  # noqa: E402
-from helpers import classes  # noqa: E402
-
-from d2lps.notebook.grading.course import all_texts, tables  # noqa: E402
+from d2lps.notebook.grading.course import all_texts, tables
+from tests.benchmarks.common import Run, processor_time
 
 JOBS = 2
 ENDLESS = "while True:\n        pass"
 CRASH = "import os\n    os._exit(1)"
+NOTEBOOKS = 200
 
 
 def make(folder: Path, count: int) -> Counter:
@@ -60,38 +54,26 @@ def code(id: str, kind: str, draw: random.Random, texts) -> str | None:
     return f"def {name}({parameters}):\n    {body[kind]}" if kind in body else None
 
 
-def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("count", nargs="?", type=int, default=200, help="how many notebooks (200)")
-    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="one notebook, to see that it works")
-    options = options.parse_args()
-    count = 1 if options.quick else options.count
+def grading(run: Run) -> None:
+    count = 1 if run.quick else NOTEBOOKS
     with tempfile.TemporaryDirectory() as top:
         folder, out = Path(top, "class"), Path(top, "report")
         made = make(folder, count)
-        start, (used, whole) = time.monotonic(), saved.processor_time()
+        start, (used, _) = time.monotonic(), processor_time()
         command = [sys.executable, "-m", "course.classes", str(folder), "--out", str(out), "--jobs", str(JOBS)]
         subprocess.run(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        seconds = time.monotonic() - start
-        busy = [now - before for now, before in zip(saved.processor_time(), (used, whole), strict=True)]
+        seconds, spent = time.monotonic() - start, processor_time()[0] - used
         rows = classes.told(out)["answers"]
-    took = sum(row["seconds"] for row in rows)
     figures = {
         "notebooks": count,
         "answers": dict(made),
         "states": dict(Counter(row["state"] for row in rows)),
         "seconds": round(seconds, 1),
-        "processor seconds": round(took, 1),
-        "processor seconds of the whole machine": round(busy[0] / 100, 1),
+        "processor seconds": round(sum(row["seconds"] for row in rows), 1),
+        "processor seconds of the whole machine": round(spent / 100, 1),
         "jobs": JOBS,
         "most": sorted(((row["seconds"], row["exercise"], row["state"]) for row in rows), reverse=True)[:5],
     }
     for name, value in figures.items():
         print(f"{name}: {value}")
-    if options.save:
-        saved.save("classes", [figures])
-
-
-if __name__ == "__main__":
-    main()
+    run.figures.append(figures)

@@ -1,7 +1,5 @@
 """One CUDA GPU: its memory and speed against predictions, copies to it, and NCCL between ranks that share it.
 
-    python tests/benchmarks/gpu.py [--save] [--quick]
-
 P21  bytes that CUDA's allocator counts ÷ bytes that ``d2lps.memory`` predicts, for a GPT in bfloat16
 P22  predicted ÷ measured seconds of its forward and backward passes
 P23  copies between main memory and the GPU; both directions at once ÷ the sum of both alone
@@ -13,17 +11,13 @@ P25  plans over NCCL between ranks that share the GPU: the same bits as ``Here``
 Without a GPU, P22 runs a tiny model on the CPU, and the others say that they were not measured.
 """
 
-import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from carriers import on_ranks, spread
-from saved import save
 
 import d2lps
 from d2lps import Here, Processes
@@ -31,6 +25,7 @@ from d2lps.carriers import ranks
 from d2lps.scaling import GPUS, Layout, step
 from d2lps.scaling.layout import kept
 from d2lps.train import gpt
+from tests.benchmarks.common import Run, divided, on_ranks, spread
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -192,46 +187,58 @@ def over_nccl(numbers: int, pairs: int) -> dict[str, list[float]]:
                     d2lps.run(plan, {own: mine}, carrier)
                 carrier.barrier()
                 times[turn % 2].append(carrier.clock() - start)
-            found[label] = [one / other for one, other in zip(*times, strict=True)]
+            found[label] = divided(*times)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="only to see that everything runs")
-    given = parser.parse_args()
-    times, size, figures = (2, 10**6, []) if given.quick else (20, SIZE, [])
-    shapes, context = (SHAPES, CONTEXT) if CUDA and not given.quick else ([(2, 128, 1)], 64)
+def on_gpu(run: Run, row: str) -> bool:
+    """Return whether there is a GPU; note which, or say that the row was not measured."""
+    run.versions = {"gpu": torch.cuda.get_device_name() if CUDA else "none", "cuda": str(torch.version.cuda)}
     if not CUDA:
-        print("P21, P23, P24, P25   not measured: this machine has no CUDA GPU")
-    for shape in shapes:
-        name = "{} layers, h = {}, b = {}".format(*shape)
-        if CUDA:
-            ratios = ledger(*shape, context)
-            print(f"P21  {name}   " + "   ".join(f"{key} {value:.4g}" for key, value in ratios.items()))
-            figures.append({"what": f"P21 {name}", **ratios})
-        result = speed(*shape, context, times)
+        print(f"{row}  not measured: this machine has no CUDA GPU")
+    return CUDA
+
+
+def shapes(run: Run) -> list[tuple[str, tuple[int, int, int, int]]]:
+    """Return names and shapes: layers, width, sequences and their length."""
+    some, context = (SHAPES, CONTEXT) if CUDA and not run.quick else ([(2, 128, 1)], 64)
+    return [("{} layers, h = {}, b = {}".format(*shape), (*shape, context)) for shape in some]
+
+
+def p21(run: Run) -> None:
+    for name, shape in shapes(run) if on_gpu(run, "P21") else ():
+        ratios = ledger(*shape)
+        print(f"P21  {name}   " + "   ".join(f"{key} {value:.4g}" for key, value in ratios.items()))
+        run.note(f"P21 {name}", **ratios)
+
+
+def p22(run: Run) -> None:
+    for name, shape in shapes(run):
+        result = speed(*shape, 2 if run.quick else 20)
         print(f"P22  {name}   {result['ratio']:.3f}   {result['share of the peak']:.1%} of the peak")
-        figures.append({"what": f"P22 {name}", **result})
-    if CUDA:
-        rates = copies(size, times)
+        run.note(f"P22 {name}", **result)
+
+
+def p23(run: Run) -> None:
+    if on_gpu(run, "P23"):
+        rates = copies(*((10**6, 2) if run.quick else (SIZE, 20)))
         alone = 2 / sum(1 / rates[f"{way} the GPU, pinned"] for way in ("to", "from"))
         print("P23  " + "   ".join(f"{name} {rate / 1e9:.4g} GB/s" for name, rate in rates.items()))
         print(f"     both at once ÷ one after the other   {2 * rates['both at once'] / alone:.2f}")
-        figures.append({"what": "P23", **rates})
-        hidden = overlap(size, times)
+        run.note("P23", **rates)
+
+
+def p24(run: Run) -> None:
+    if on_gpu(run, "P24"):
+        hidden = overlap(*((10**6, 2) if run.quick else (SIZE, 20)))
         print(f"P24  {hidden:.2f}   aim ≥ 0.85")
-        figures.append({"what": "P24", "ratio": hidden})
-        for count in (2,) if given.quick else (2, 3, 4):
-            numbers = 10**4 if given.quick else 10**7 + 1
-            for label, taken in on_ranks(count, over_nccl, numbers, times).items():
-                middle, low, high = spread(taken)
-                print(f"P25  {label}, n = {count}   {middle:.2f}  [{low:.2f}, {high:.2f}]   the same bits as Here")
-                figures.append({"what": f"P25 {label} {count}", "ratio": middle, "p10": low, "p90": high})
-    if given.save:
-        save("gpu", figures, gpu=torch.cuda.get_device_name() if CUDA else "none", cuda=str(torch.version.cuda))
+        run.note("P24", ratio=hidden)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def p25(run: Run) -> None:
+    numbers, times = (10**4, 2) if run.quick else (10**7 + 1, 20)
+    for count in ((2,) if run.quick else (2, 3, 4)) if on_gpu(run, "P25") else ():
+        for label, taken in on_ranks(count, over_nccl, numbers, times).items():
+            middle, low, high = spread(taken)
+            print(f"P25  {label}, n = {count}   {middle:.2f}  [{low:.2f}, {high:.2f}]   the same bits as Here")
+            run.note(f"P25 {label} {count}", ratio=middle, p10=low, p90=high)

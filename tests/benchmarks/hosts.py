@@ -1,22 +1,17 @@
 """Emulated hosts: are ways to add up gradients predicted in the right order, and how far are the predictions off?
 
-    python tests/benchmarks/hosts.py [--save] [--quick]
-
 P29: two processes on each of two and three hosts, at 200 and 400 Mbit/s: ``calibrate`` measures inside and between
 hosts, and ``compare`` runs five plans and gloo's own all-reduce. The median error of the plans is to be at most 5 %,
 the largest at most 12 %, and their predicted order the measured one, except of pairs that differ by less than 5 %.
 """
 
-import argparse
-import os
 from itertools import combinations
 from statistics import median
 
-import torch
 import torch.distributed as dist
-from saved import processor_time, save
 
-from d2lps import Processes, aggregate_at, calibrate, cluster, compare, hierarchical, ring, sharded, this_host
+from d2lps import Processes, aggregate_at, calibrate, cluster, compare, hierarchical, ring, sharded
+from tests.benchmarks.common import Run, busy, processor_time
 
 NEAR = 1.05  # ratio of measured times below which two ways have no order
 
@@ -51,32 +46,20 @@ def wrong_pairs(rows: list) -> list[tuple[str, str]]:
     return wrong
 
 
-def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="one cluster, few rounds: to see that it works")
-    options = options.parse_args()
-    print(f"{this_host().name}, {os.cpu_count()} processors, torch {torch.__version__}")
-    found, errors, wrong = [], [], []
-    for hosts, rate in ((2, 200),) if options.quick else ((2, 200), (2, 400), (3, 200), (3, 400)):
+def p29(run: Run) -> None:
+    errors, wrong = [], []
+    for hosts, rate in ((2, 200),) if run.quick else ((2, 200), (2, 400), (3, 200), (3, 400)):
         begun = processor_time()
         with cluster.emulated(hosts, gpus_per_host=2, bandwidth=f"{rate} Mbit/s") as emulated:
-            arguments = (2_000_000, 3) if options.quick else (12_000_000, 9)
+            arguments = (2_000_000, 3) if run.quick else (12_000_000, 9)
             figures, table = emulated.run(measured, *arguments, per_host=2, deadline=600)[0]
-        used, whole = (after - begin for after, begin in zip(processor_time(), begun, strict=True))
-        print(f"{hosts} hosts, {rate} Mbit/s, {used / whole:.0%} busy\n{figures}\n{table}")
+        used = busy(begun)
+        print(f"{hosts} hosts, {rate} Mbit/s, {used:.0%} busy\n{figures}\n{table}")
         rows = [row for row in table if row.name != "all_reduce"]  # predicted as the ring that gloo says it is
         errors += [abs(row.error) for row in rows]
         wrong += [(hosts, rate, *pair) for pair in wrong_pairs(rows)]
         for row in table:
-            what = f"P29 {hosts} hosts, {rate} Mbit/s, {row.name}"
-            found.append({"what": what, "seconds": row.measured, "error": row.error, "busy": used / whole})
+            run.note(f"P29 {hosts} hosts, {rate} Mbit/s, {row.name}", seconds=row.measured, error=row.error, busy=used)
     print(f"P29  {len(errors)} predictions: median {median(errors):.1%} (≤ 5 %), largest {max(errors):.1%} (≤ 12 %)")
     print(f"P29  pairs in the wrong order: {wrong or 'none'}")
-    found.append({"what": "P29", "median": median(errors), "largest": max(errors), "wrong order": len(wrong)})
-    if options.save:
-        save("hosts", found)
-
-
-if __name__ == "__main__":
-    main()
+    run.note("P29", median=median(errors), largest=max(errors), **{"wrong order": len(wrong)})

@@ -1,12 +1,5 @@
 """The key–value store on this machine: against MXNet's ps-lite, against our ring, with a secret, and its memory.
 
-    python tests/benchmarks/kvstore.py [--save] [--untuned] [--quick] [--pairs 20] [--only P4|small|P5|P14|memory]
-
-Every comparison runs in one set of processes, one thread each, in turns A B B A; the time of an iteration is the
-slowest rank's, between barriers; every value of every result is verified. Given are the median of the paired ratios
-with p10 and p90, and both medians beside it. ``--save`` writes what was measured to tests/benchmarks/measured/;
-``--quick`` uses small sizes and few pairs, to see that every comparison still runs.
-
 P4      MXNet dist_sync ÷ ours, push and pull of 40 MB in 4 keys: over TCP, and on one host (ours over Unix sockets,
         MXNet over the better of TCP and its own local sockets). MXNet pushes without the copy that a program needs
         whose gradients must not change, and with the best settings that were found right before: they are printed
@@ -14,10 +7,9 @@ small   the same with 10 000 keys of 100 floats, in operations (a push or a pull
 P5      round of the store ÷ ring over sockets, 4 workers, 40 MB
 P14     push and pull with a code on every frame ÷ with a secret that is only proved as they meet (on the loopback
         interface), over a shaped link, in a network namespace of its own
-memory  the most that a server process held, beyond what it held before the first key, ÷ the bytes of its values
+held    the most that a server process held, beyond what it held before the first key, ÷ the bytes of its values
 """
 
-import argparse
 import json
 import os
 import secrets
@@ -33,8 +25,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from carriers import WARM, ceilings, on_ranks, spread
-from saved import HERE, processor_time, save
 
 from d2lps import Processes, algorithms, kvstore
 from d2lps.carriers.execute import compile
@@ -43,7 +33,8 @@ from d2lps.kvstore.pslite.nodes import Nodes, environment, require_mxnet
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.topology.local import this_host
+from tests.benchmarks.common import HERE, ROOT, WARM, Run, busy, ceilings, divided, in_turns, on_ranks, processor_time
+from tests.benchmarks.common import timed as seconds_of
 
 
 class Sizes(NamedTuple):
@@ -128,28 +119,24 @@ def timed(one: tuple, other: tuple, pairs: int):
     """Seconds of two ways in pairs, A B B A. Each is a name of WAYS with its arguments."""
     dist.init_process_group("gloo")
     ways = [WAYS[name](*arguments) for name, *arguments in (one, other)]
-    rank, size = dist.get_rank(), dist.get_world_size()
-    times, busy = ([], []), processor_time()
-    for turn in range(WARM + pairs):
-        for which in (0, 1) if turn % 2 else (1, 0):
-            go, given, found, _ = ways[which]
-            given.fill_(4.0**rank + turn % 7)
-            dist.barrier()
-            start = time.perf_counter()
-            go()
-            took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
-            dist.all_reduce(took, dist.ReduceOp.MAX)
-            want = sum(4.0**other for other in range(size)) + size * (turn % 7)
-            assert bool((found == want).all()), "a wrong sum is no measurement"
-            if turn >= WARM:
-                times[which].append(took.item())
-        busy = processor_time() if turn == WARM - 1 else busy
-    spent, whole = (after - before for before, after in zip(busy, processor_time(), strict=True))
+    rank, size, begun = dist.get_rank(), dist.get_world_size(), []
+
+    def fill(turn: int, which: int) -> None:
+        if turn == WARM and not begun:
+            begun.append(processor_time())
+        ways[which][1].fill_(4.0**rank + turn % 7)
+
+    def check(turn: int, which: int) -> None:
+        want = sum(4.0**other for other in range(size)) + size * (turn % 7)
+        assert bool((ways[which][2] == want).all()), "a wrong sum is no measurement"
+
+    times = in_turns(ways[0][0], ways[1][0], pairs, before=fill, after=check)
+    used = busy(begun[0])
     dist.barrier()
     for *_, store in ways:
         if isinstance(store, DistStore):
             store.close()
-    return *times, spent / whole
+    return *times, used
 
 
 def alone(sizes: list[int], cluster: list, rounds: int) -> float:
@@ -159,16 +146,11 @@ def alone(sizes: list[int], cluster: list, rounds: int) -> float:
     times = []
     for _ in range(3 + rounds):
         given.fill_(1.0)
-        dist.barrier()
-        start = time.perf_counter()
-        go()
-        took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-        times.append(took.item())
+        times.append(seconds_of(go))
     return statistics.median(times[3:])
 
 
-def flow(nbytes: int, rounds: int):
+def one_flow(nbytes: int, rounds: int):
     """(bytes per second of one TCP flow on loopback, seconds of a ping-pong of one byte), between two ranks."""
     dist.init_process_group("gloo")
     port = torch.zeros(1, dtype=torch.int64)
@@ -205,7 +187,7 @@ def _fill(link: socket.socket, room: memoryview) -> None:
         room = room[link.recv_into(room) :]
 
 
-def held(sizes: list[int], pid: int, rule: str, *how) -> dict[str, int]:
+def memory_held(sizes: list[int], pid: int, rule: str, *how) -> dict[str, int]:
     """Bytes that the server ``pid``, or the one that ``create`` starts, holds over 10 rounds."""
     store = opened(*how)
     pid = pid or (store.started[0].process.pid if store.started else os.getpid())
@@ -288,82 +270,78 @@ def tuned(workers: int, servers: int, sizes: list[int], rounds: int, local: bool
 # ---------------------------------------------------------------- the rows
 
 
-def row(name: str, what: str, ratios: list[float], times: dict[str, list[float]], aim: str, **more) -> dict:
-    """Print a row of the table; the same as data."""
-    middle, low, high = spread(ratios)
-    medians = {which: 1e3 * statistics.median(some) for which, some in times.items()}
-    beside = "   ".join(f"{which} {value:8.2f} ms" for which, value in medians.items())
-    print(f"{name:6} {what:34} {middle:6.2f}  [{low:.2f}, {high:.2f}]   {beside}   aim {aim}")
-    return {
-        "what": f"{name} {what}",
-        "ratio": middle,
-        "p10": low,
-        "p90": high,
-        "aim": aim,
-        **{f"{which}_ms": value for which, value in medians.items()},
-        **more,
-    }
-
-
-def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: int, tune: bool) -> None:
+def against_mxnet(run: Run, name: str, sizes: list[int], cases: list) -> None:
     try:
         require_mxnet()
     except kvstore.Refused as error:
         print(f"{name:6} not measured: {error}")
         return
+    run.versions = {"mxnet": "1.9.1"}
     for workers, servers, tcp, aim in cases:
         settings = {what: values[0] for what, values in SETTINGS.items()}
-        if tune:
+        if not (run.untuned or run.quick):
             settings = tuned(workers, servers, sizes, 7, local=not tcp)
         print(f"       MXNet {' '.join(f'{what}={value}' for what, value in settings.items())}")
-        with our_servers(workers, servers) as (where, run, _), mxnet_servers(workers, servers, settings) as cluster:
-            one = ("ours", sizes, where if tcp else None, run, servers)
-            mine, other, _ = on_ranks(workers, timed, one, ("theirs", sizes, cluster), pairs)
-        ratios = [b / a for a, b in zip(mine, other, strict=True)]
+        with our_servers(workers, servers) as (where, token, _), mxnet_servers(workers, servers, settings) as cluster:
+            one = ("ours", sizes, where if tcp else None, token, servers)
+            mine, other, _ = on_ranks(workers, timed, one, ("theirs", sizes, cluster), pairs_of(run))
         what = f"{'TCP' if tcp else 'one host'}, {workers} workers + {servers} servers"
-        operations = 2 * workers * len(sizes) if name == "small" else None
-        rates = (
-            {
-                f"{which}_per_second": operations / statistics.median(some)
-                for which, some in (("ours", mine), ("mxnet", other))
-            }
-            if operations
-            else {}
-        )
-        found.append(row(name, what, ratios, {"ours": mine, "mxnet": other}, aim, mxnet=settings, **rates))
+        times = {"ours": mine, "mxnet": other}
+        operations = 2 * workers * len(sizes) if name == "small" else 0
+        rates = {f"{which}_per_second": operations / statistics.median(some) for which, some in times.items()}
+        rates = rates if operations else {}
+        run.compare(name, what, divided(other, mine), times, aim, mxnet=settings, **rates)
         for which, rate in rates.items():
             print(f"       {which.replace('_', ' ')}: {rate:.0f} operations")
 
 
-def measure_p4(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
-    counts = (2, 4) if sizes is FULL else (2,)
-    cases = [(n, n, tcp, "≥ 2" if tcp else "≥ 5") for n in counts for tcp in (True, False)]
-    against_mxnet(found, "P4", sizes.large, cases, pairs, tune)
+def sizes_of(run: Run) -> Sizes:
+    return TINY if run.quick else FULL
 
 
-def measure_small(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
+def pairs_of(run: Run) -> int:
+    return run.pairs or (2 if run.quick else 20)
+
+
+def flow(run: Run) -> None:
+    copies = (2,) if run.quick else (1, 2)
+    for n, rate in zip(copies, ceilings(copies), strict=True):
+        run.note(f"memory traffic of {n} copying at once, GB/s", value=rate / 1e9)
+    rate, ping = on_ranks(2, one_flow, 4 * sum(sizes_of(run).large), 10)
+    print(f"       one TCP flow on loopback: {rate / 1e9:.2f} GB/s, ping-pong {1e6 * ping:.0f} µs")
+    run.note("TCP flow, GB/s", value=rate / 1e9)
+    run.note("ping-pong, µs", value=1e6 * ping)
+
+
+def p4(run: Run) -> None:
+    cases = [(n, n, tcp, "≥ 2" if tcp else "≥ 5") for n in ((2,) if run.quick else (2, 4)) for tcp in (True, False)]
+    against_mxnet(run, "P4", sizes_of(run).large, cases)
+
+
+def small(run: Run) -> None:
     cases = [(2, 2, True, "≥ 2"), (2, 2, False, "≥ 2")]
-    against_mxnet(found, "small", sizes.small, cases if sizes is FULL else cases[:1], pairs, tune)
+    against_mxnet(run, "small", sizes_of(run).small, cases[:1] if run.quick else cases)
 
 
-def measure_p5(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
-    store, rings, _ = on_ranks(4, timed, ("ours", sizes.large, None, "", 4), ("ring", sizes.large), pairs)
-    ratios = [a / b for a, b in zip(store, rings, strict=True)]
-    found.append(row("P5", "store ÷ ring, 4 workers", ratios, {"store": store, "ring": rings}, "≤ 3"))
+def p5(run: Run) -> None:
+    large = sizes_of(run).large
+    store, rings, _ = on_ranks(4, timed, ("ours", large, None, "", 4), ("ring", large), pairs_of(run))
+    run.compare("P5", "store ÷ ring, 4 workers", divided(store, rings), {"store": store, "ring": rings}, "≤ 3")
 
 
-def measure_memory(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
+def held(run: Run) -> None:
     if not Path("/proc/self/status").exists():
         print("memory not measured: this system has no /proc")
         return
-    for tcp in (True, False) if sizes is FULL else (True,):
-        for rule in ("", "adam") if sizes is FULL else ("",):
+    large = sizes_of(run).large
+    for tcp in (True,) if run.quick else (True, False):
+        for rule in ("",) if run.quick else ("", "adam"):
             if tcp:
-                with our_servers(2, 1) as (where, run, pids):
-                    memory = on_ranks(2, held, sizes.large, pids[0], rule, where, run, 1)
+                with our_servers(2, 1) as (where, token, pids):
+                    memory = on_ranks(2, memory_held, large, pids[0], rule, where, token, 1)
             else:
-                memory = on_ranks(2, held, sizes.large, 0, rule, None, "", 1)
-            stored = 4 * sum(sizes.large)
+                memory = on_ranks(2, memory_held, large, 0, rule, None, "", 1)
+            stored = 4 * sum(large)
             ratio = (memory["most"] - memory["before"]) / stored
             what = f"server, {'TCP' if tcp else 'one host'}, {rule or 'no optimizer'}"
             print(
@@ -371,38 +349,38 @@ def measure_memory(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
                 f"{memory['most'] / 1e6:.0f} MB, at the end {memory['own'] / 1e6:.0f} MB of its own and "
                 f"{memory['shared'] / 1e6:.0f} MB shared; values {stored / 1e6:.0f} MB"
             )
-            found.append({"what": f"memory {what}", "ratio": ratio, "stored": stored, **memory})
+            run.note(f"memory {what}", ratio=ratio, stored=stored, **memory)
 
 
-def measure_p14(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
+def p14(run: Run) -> None:
     """In a network namespace of its own, where the loopback interface can be shaped and has a second address."""
     said = HERE / "measured" / f".p14-{os.getpid()}.json"
-    inside = [sys.executable, __file__, "--inside", str(said), "--pairs", str(pairs)]
-    inside += [] if sizes is FULL else ["--quick"]
+    code = "from tests.benchmarks.kvstore import Run, inside_namespace; "
+    code += f"inside_namespace({str(said)!r}, Run({run.quick}, {run.pairs}))"
+    inside = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code]
     missing = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
     try:
-        if not missing and not subprocess.run(["unshare", "--user", "--map-root-user", "--net", *inside]).returncode:
-            found += json.loads(said.read_text())
+        if not missing and not subprocess.run(inside, cwd=ROOT).returncode:
+            run.figures += json.loads(said.read_text())
             return
     finally:
         said.unlink(missing_ok=True)
     why = f"{', '.join(missing)} not installed" if missing else "the kernel allows no shaped link here (see above)"
     print(f"P14    unshaped: {why}")
-    with_secret(found, own_address(), sizes, pairs, f"with a secret ÷ without, UNSHAPED ({why})")
+    with_secret(run, own_address(), f"with a secret ÷ without, UNSHAPED ({why})")
 
 
-def inside_namespace(said: str, sizes: Sizes, pairs: int) -> None:
+def inside_namespace(said: str, run: Run) -> None:
     for command in ("ip link set lo up", "ip address add 10.9.0.1/32 dev lo"):
         subprocess.run(command.split(), check=True)
     Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle").write_text("0")
-    found: list = []
-    for rate in RATES if sizes is FULL else RATES[:1]:
+    for rate in RATES[:1] if run.quick else RATES:
         shape = f"tc qdisc replace dev lo root tbf rate {rate}mbit burst {BURST}kb latency 500ms"
         subprocess.run(shape.split(), check=True)
-        with_secret(found, "10.9.0.1", sizes, pairs, f"with a secret ÷ without, {rate} Mbit/s")
-        if found[-1]["busy"] <= BUSY:
+        with_secret(run, "10.9.0.1", f"with a secret ÷ without, {rate} Mbit/s")
+        if run.figures[-1]["busy"] <= BUSY:
             break
-    Path(said).write_text(json.dumps(found))
+    Path(said).write_text(json.dumps(run.figures))
 
 
 def own_address() -> "str | None":
@@ -415,49 +393,14 @@ def own_address() -> "str | None":
         return probe.getsockname()[0]
 
 
-def with_secret(found: list, host: "str | None", sizes: Sizes, pairs: int, what: str) -> None:
+def with_secret(run: Run, host: "str | None", what: str) -> None:
     """Both over the same interface: at 127.0.0.1 nothing is coded, at another address all data are."""
     if host is None:
         print("P14    not measured: this machine has no address but that of its loopback interface")
         return
-    keys = [sizes.shaped // 16] * 4
-    with our_servers(2, 2) as (plain, run, _), our_servers(2, 2, host) as (covered, other, _):
-        mine, bare, busy = on_ranks(2, timed, ("ours", keys, covered, other, 2), ("ours", keys, plain, run, 2), pairs)
-    ratios = [a / b for a, b in zip(mine, bare, strict=True)]
-    found.append(row("P14", what, ratios, {"secret": mine, "bare": bare}, "≤ 1.05", busy=busy))
-    print(f"       processors {busy:.0%} busy{': they were the limit, not the link' if busy > BUSY else ''}")
-
-
-def main() -> None:
-    options = argparse.ArgumentParser()
-    rows = {"P4": measure_p4, "small": measure_small, "P5": measure_p5, "P14": measure_p14, "memory": measure_memory}
-    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="small sizes, few pairs: to see that it works")
-    options.add_argument("--untuned", action="store_true", help="MXNet with its own defaults")
-    options.add_argument("--pairs", type=int, help="paired runs of each comparison (20; quick: 2)")
-    options.add_argument("--only", choices=tuple(rows), help="one of the comparisons")
-    options.add_argument("--inside", help=argparse.SUPPRESS)
-    options = options.parse_args()
-    os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))  # of our servers and workers alike
-    sizes, pairs = (TINY, options.pairs or 2) if options.quick else (FULL, options.pairs or 20)
-    if options.inside:
-        inside_namespace(options.inside, sizes, pairs)
-        return
-    host, found = this_host(), []
-    print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, ranks of 1 thread")
-    for n in (1, 2) if sizes is FULL else (2,):
-        rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
-        print(f"       memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
-        found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})
-    rate, ping = on_ranks(2, flow, 4 * sum(sizes.large), 10)
-    print(f"       one TCP flow on loopback: {rate / 1e9:.2f} GB/s, ping-pong {1e6 * ping:.0f} µs")
-    found += [{"what": "TCP flow, GB/s", "value": rate / 1e9}, {"what": "ping-pong, µs", "value": 1e6 * ping}]
-    for name, measure in rows.items():
-        if options.only in (None, name):
-            measure(found, sizes, pairs, not (options.untuned or options.quick))
-    if options.save:
-        save("kvstore", found, mxnet="1.9.1")
-
-
-if __name__ == "__main__":
-    main()
+    keys = [sizes_of(run).shaped // 16] * 4
+    with our_servers(2, 2) as (plain, token, _), our_servers(2, 2, host) as (covered, other, _):
+        ways = ("ours", keys, covered, other, 2), ("ours", keys, plain, token, 2)
+        mine, bare, used = on_ranks(2, timed, *ways, pairs_of(run))
+    run.compare("P14", what, divided(mine, bare), {"secret": mine, "bare": bare}, "≤ 1.05", busy=used)
+    print(f"       processors {used:.0%} busy{': they were the limit, not the link' if used > BUSY else ''}")

@@ -1,15 +1,12 @@
 """How true and how quick the cost model is.
 
-    python tests/benchmarks/model.py [--quick]
-
 P9: prediction ÷ closed form, the furthest from 1 over the algorithms and n = 2 … 64. P10: building a ring of 1024
-nodes and predicting its duration, and what the process has used at most by then; beside it, what the ring is
+nodes and predicting its duration, and how much more the process has used at most by then; beside it, what the ring is
 spared (checking it), and other large plans. P19: plans on a fabric of 10,240 GPUs, the bandwidth of each, and a step of
 it with equal nodes merged. P20: a schedule of
-65,536 tasks. ``--quick``: a sixteenth of the nodes. An earlier version is measured by PYTHONPATH=its folder.
+65,536 tasks. ``--quick``: a sixteenth of the nodes.
 """
 
-import argparse
 import resource
 import time
 from fractions import Fraction
@@ -32,8 +29,8 @@ from d2lps import (
     tree,
 )
 from d2lps.schedule import one_f_one_b, pipeline
+from tests.benchmarks.common import Run
 
-INSIDE = "1.7 us"  # of each NVLink
 S, B, ALPHA = 160_000_000, 16_000_000_000, 2 * Fraction(5e-6)
 BOTH = {
     "sharded": lambda n: (2, Fraction(2 * (n - 1), n)),
@@ -49,17 +46,22 @@ def gpus(n):
 
 
 def memory():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB, on Linux
+    """MiB that this process has used at most, on Linux."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+BEFORE = memory()
 
 
 def timed(what, work):
     begin = time.perf_counter()
     result = work()
-    print(f"{what:<52} {time.perf_counter() - begin:7.2f} s   {memory():5.0f} MiB at most so far")
+    print(f"{what:<52} {time.perf_counter() - begin:7.2f} s   {memory() - BEFORE:5.0f} MiB more at most so far")
     return result
 
 
-def p10(nodes):
+def p10(run: Run) -> None:
+    nodes = 64 if run.quick else 1024
     place, quarter = pcie_server(gpus=nodes), nodes // 4
     plan = timed(f"P10  ring of {nodes}: build it", lambda: ring(gpus(nodes)))
     timed(f"P10  ring of {nodes}: cost.shared(…).duration", lambda: cost.shared(plan, place, S).duration)
@@ -73,15 +75,17 @@ def p10(nodes):
     )
 
 
-def p20(stages, micro):
+def p20(run: Run) -> None:
     """Time a schedule of many tasks."""
+    stages, micro = (8, 64) if run.quick else (64, 512)
     table = one_f_one_b(stages, micro)
     schedule = timed(f"P20  1F1B, {stages} × {micro}: make and check it", lambda: pipeline(table))
     timed("P20  cost.shared(…).bubble()", lambda: cost.shared(schedule).bubble())
 
 
-def p19(hosts):
+def p19(run: Run) -> None:
     """Time plans on all GPUs of a fabric of rails."""
+    hosts = 20 if run.quick else 1280
     place = timed(
         f"P19  {hosts} hosts of 8 GPUs: the fabric", lambda: rails(hosts, latency="7 us", inside_latency="1.7 us")
     )
@@ -104,21 +108,11 @@ def p19(hosts):
         timed("     its second step, with equal nodes merged", lambda trace=trace: fold(trace, 2))
 
 
-def p9(large):
-    worst = 0.0
+def p9(run: Run) -> None:
+    worst, large = 0.0, (16,) if run.quick else (16, 64)
     for make in (sharded, ring, naive_ring, tree, halving_doubling):
         for n in (2, 4, 8, *large) if make is halving_doubling else (*range(2, 10), *large):
             steps, times = BOTH[make.__name__](n)
             found = cost.shared(make(gpus(n)), pcie_server(gpus=n, latency="5 us"), S).duration
             worst = max(worst, abs(found / float(steps * ALPHA + times * Fraction(S, B)) - 1))
     print(f"P9   prediction ÷ closed form: 1 ± {worst:.1e}")
-
-
-if __name__ == "__main__":
-    options = argparse.ArgumentParser()
-    options.add_argument("--quick", action="store_true", help="fewer nodes, to see that it works")
-    quick = options.parse_args().quick
-    p10(64 if quick else 1024)
-    p20(*(8, 64) if quick else (64, 512))
-    p19(20 if quick else 1280)
-    p9((16,) if quick else (16, 64))

@@ -1,32 +1,24 @@
 """Pipelines over gloo: ours against PyTorch's, and the bubble predicted against measured.
 
-    python tests/benchmarks/pipeline.py [--save] [--quick] [--pairs 30]
-
-A process per stage, one thread each. Ratios are of pairs, taken in turns A B B A in one set of processes; the time of a
-run is the slowest rank's, between barriers. Gradients are compared before anything is measured.
+A process per stage. Gradients are compared before anything is measured.
 
 P15  time of our 1F1B ÷ PyTorch's Schedule1F1B, for two stages of the GPT, 4 and 8 micro-batches of 8 examples
 P16  idle time measured − predicted, in the fastest of 5 runs: two stages of the GPT, and four that sleep 40 ms per task
 """
 
-import argparse
-import statistics
-import sys
 import time
 
 import torch
 import torch.distributed as dist
-from carriers import on_ranks, spread
-from saved import save
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from d2lps import Processes
 from d2lps.schedule import gpipe, one_f_one_b, pipeline
 from d2lps.train import gpt
-from d2lps.train.pipeline import run
+from d2lps.train.pipeline import run as train
+from tests.benchmarks.common import Run, divided, in_turns, on_ranks
 
-WARM = 3
 NAP = 0.04  # seconds of a task that sleeps
 MAKERS = {"GPipe": gpipe, "1F1B": one_f_one_b}
 
@@ -46,7 +38,7 @@ def against_torch(micro: int, width: int, pairs: int) -> tuple[list[float], list
     theirs = Schedule1F1B(stage, n_microbatches=micro, loss_fn=gpt.loss)
 
     def ours() -> None:
-        run(schedule, {rank: mine}, batch, carrier, loss=gpt.loss)
+        train(schedule, {rank: mine}, batch, carrier, loss=gpt.loss)
 
     def torchs() -> None:
         mine.zero_grad()
@@ -57,17 +49,7 @@ def against_torch(micro: int, width: int, pairs: int) -> tuple[list[float], list
         way()
         gradients.append([weight.grad.clone() for weight in mine.parameters()])
     assert all(map(torch.equal, *gradients)), "other bits are no measurement"
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(WARM + pairs):
-        for which in (0, 1) if turn % 2 else (1, 0):
-            dist.barrier()
-            start = time.perf_counter()
-            (ours, torchs)[which]()
-            took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
-            dist.all_reduce(took, dist.ReduceOp.MAX)
-            if turn >= WARM:
-                times[which].append(took.item())
-    return times
+    return in_turns(ours, torchs, pairs, warm=3)
 
 
 class Nap(torch.autograd.Function):
@@ -103,45 +85,30 @@ def bubbles(stages: int, width: int | None, tables: list[tuple[str, int]], best_
     found = []
     for name, micro in tables:
         schedule = pipeline(MAKERS[name](stages, micro))
-        traces = [run(schedule, {carrier.rank: own}, batch, carrier, **options)[1] for _ in range(best_of)]
+        traces = [train(schedule, {carrier.rank: own}, batch, carrier, **options)[1] for _ in range(best_of)]
         found.append(min(traces, key=lambda trace: trace.duration).bubble())
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="only to see that everything runs")
-    parser.add_argument("--pairs", type=int, default=30)
-    given = parser.parse_args()
-    pairs, best_of, width = (2, 1, 32) if given.quick else (given.pairs, 5, 128)
-    found = []
+def p15(run: Run) -> None:
+    pairs, width = (2, 32) if run.quick else (run.pairs or 30, 128)
     for micro in (4, 8):
         ours, theirs = on_ranks(2, against_torch, micro, width, pairs)
-        ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
-        middle, low, high = spread(ratios)
-        mine, torchs = (1e3 * statistics.median(times) for times in (ours, theirs))
-        print(
-            f"P15  1F1B, p = 2, m = {micro}   {middle:.2f}  [{low:.2f}, {high:.2f}]   "
-            f"ours {mine:.1f} ms   torch {torchs:.1f} ms   aim ≤ 1.1"
-        )
-        found.append({"what": f"P15 1F1B 2 {micro}", "ratio": middle, "p10": low, "p90": high})
+        times = {"ours": ours, "torch": theirs}
+        run.compare("P15", f"1F1B, p = 2, m = {micro}", divided(ours, theirs), times, "≤ 1.1")
+
+
+def p16(run: Run) -> None:
     two = [("GPipe", 2), ("GPipe", 4), ("GPipe", 8), ("1F1B", 4), ("1F1B", 8)]
     four = [("GPipe", 2), ("GPipe", 8), ("1F1B", 8)]
+    best_of, width = (1, 32) if run.quick else (5, 128)
     for what, stages, size, tables in [("GPT", 2, width, two), ("asleep", 4, None, four)]:
-        tables = tables[:1] if given.quick else tables
-        for (name, micro), measured in zip(
-            tables, on_ranks(stages, bubbles, stages, size, tables, best_of), strict=True
-        ):
+        tables = tables[:1] if run.quick else tables
+        found = on_ranks(stages, bubbles, stages, size, tables, best_of)
+        for (name, micro), measured in zip(tables, found, strict=True):
             predicted = (stages - 1) / (micro + stages - 1)
             print(
                 f"P16  {what:7} {name:6} p = {stages}, m = {micro:2}   predicted {predicted:6.1%}   "
                 f"measured {measured:6.1%}   difference {measured - predicted:+.3f}   aim ±0.03"
             )
-            found.append({"what": f"P16 {what} {name} {stages} {micro}", "predicted": predicted, "measured": measured})
-    if given.save:
-        save("pipeline", found)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            run.note(f"P16 {what} {name} {stages} {micro}", predicted=predicted, measured=measured)

@@ -1,29 +1,22 @@
 """Measure a frame of the player: 16 nodes, 60 steps, in the system's Chromium without a GPU.
 
-    python tests/benchmarks/player.py [--quick]
-
 Prints, for a ring and for everyone-to-everyone, the time to build the data, its size, and the script time per
 frame (the frame function, wrapped with performance.now()); and of the race of chapter 01 the size of its saved page,
 and after how long a browser first paints it.
 """
 
-import argparse
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from helpers.browser import launch
+from helpers.traces import heavy
 from playwright.sync_api import sync_playwright
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the folder tests/course must not hide course/
-
-from helpers.browser import launch  # noqa: E402
-from helpers.traces import heavy  # noqa: E402
-
-from d2lps import opening  # noqa: E402
-from d2lps.view.player import Player, watch  # noqa: E402
+from d2lps import opening
+from d2lps.view.player import Player, watch
+from tests.benchmarks.common import Run
 
 WRAP = """
 const ask = window.requestAnimationFrame.bind(window);
@@ -36,7 +29,7 @@ window.requestAnimationFrame = (frame) => ask((stamp) => {
 """
 
 
-def frames(player: Player) -> list[float]:
+def script_times(player: Player) -> list[float]:
     """Milliseconds of script in each frame of one whole performance."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_path = player.save(Path(folder) / "run.html")
@@ -66,26 +59,19 @@ def first_paint(player: Player, turns: int) -> float:
     return statistics.median(times)
 
 
-def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("--quick", action="store_true", help="one short run, to see that it works")
-    quick = options.parse_args().quick
+def frames(run: Run) -> None:
     race = opening("01")
     size = len(race._repr_html_().encode())
-    painted = first_paint(race, 1 if quick else 5)
+    painted = first_paint(race, 1 if run.quick else 5)
     print(f"the race of chapter 01: {size / 1000:.0f} kB, first painted after {painted:.0f} ms")
-    for name, trace in [*heavy().items()][-1 if quick else 0 :]:
+    for name, trace in [*heavy().items()][-1 if run.quick else 0 :]:
         begin = time.perf_counter()
         player = watch(trace)
         built = time.perf_counter() - begin
         size = len(player._repr_html_().encode())
-        times = sorted(frames(player))
+        times = sorted(script_times(player))
         print(
             f"{name}: built in {built:.2f} s, {size / 1000:.0f} kB of HTML, {len(times)} frames, script per frame "
             f"{statistics.median(times):.2f} ms median, {times[int(0.95 * len(times))]:.2f} ms at 95 %, "
             f"{times[-1]:.1f} ms at most"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,6 @@
 """Measure the cost of replicas, and how fast a slot recovers from the loss of its primary, on this machine.
 
-    python tests/benchmarks/replicas.py [--save] [--quick] [--only time|failover|catch-up]
-
-time      a round of the store with replicas=1 ÷ without, 2 workers and 2 servers in processes of their own, over TCP on
+times     a round of the store with replicas=1 ÷ without, 2 workers and 2 servers in processes of their own, over TCP on
           the loopback interface, in turns A B B A: synchronous and asynchronous with 16 MB in 4 keys, and a small key
 failover  a server process is killed between two rounds: seconds until the backup is the primary (the view has changed,
           from the kill), and until the round that was under way is done
@@ -12,9 +10,6 @@ catch-up  a server process is killed, and the one that takes its place learns 51
 The bytes that servers say to one another are counted in-process: for each round the sum once, where n workers push.
 """
 
-import argparse
-import os
-import secrets
 import statistics
 import threading
 import time
@@ -22,13 +17,12 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from carriers import on_ranks, spread
-from saved import save
 
 from d2lps import kvstore
 from d2lps.kvstore.server.process import Keeper
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Op
+from tests.benchmarks.common import Run, divided, in_turns, on_ranks, slowest, spread
 
 LARGE, SMALL = [1_000_000] * 4, [16]
 DEADLINE, JOINING = 30.0, 120.0
@@ -39,30 +33,17 @@ def _store(kind: str, replicas: int):
     return kvstore.create(kind, transport="tcp", **options)
 
 
-def _slowest(seconds: float) -> float:
-    took = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.item()
-
-
 def rounds(kind: str, sizes: list[int], pairs: int) -> tuple[list[float], list[float]]:
     """Seconds of a round without and with replicas, in pairs."""
     dist.init_process_group("gloo")
-    keys, times = list(range(len(sizes))), ([], [])
+    keys = list(range(len(sizes)))
     given, found = [torch.ones(size) for size in sizes], [torch.empty(size) for size in sizes]
     with _store(kind, 0) as without, _store(kind, 1) as with_:
         for store in (without, with_):
             store.init(keys, given)
             store.set_optimizer("sgd", lr=0.01)
-        for turn in range(3 + pairs):
-            for which in (0, 1) if turn % 2 else (1, 0):
-                dist.barrier()
-                start = time.perf_counter()
-                (without, with_)[which].pushpull(keys, given, out=found)
-                took = _slowest(time.perf_counter() - start)
-                if turn >= 3:
-                    times[which].append(took)
-    return times
+        ways = (lambda store=store: store.pushpull(keys, given, out=found) for store in (without, with_))
+        return in_turns(*ways, pairs, warm=3)
 
 
 def failovers(times: int) -> tuple[list[float], list[float]]:
@@ -89,7 +70,7 @@ def failovers(times: int) -> tuple[list[float], list[float]]:
                 seen.append(time.perf_counter() - start)
             dist.barrier()
             store.pushpull("w", torch.ones(1000), out=out)
-            done.append(_slowest(time.perf_counter() - start))
+            done.append(slowest(time.perf_counter() - start))
     return seen, done
 
 
@@ -160,45 +141,35 @@ def said() -> dict:
     return {each: round(counted[each] / (4 * size * count), 2) for each in counted}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["time", "failover", "catch-up"])
-    asked = parser.parse_args()
-    os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))
-    figures, large = [], [10_000] * 4 if asked.quick else LARGE
-
-    def tell(what: str, figure: dict) -> None:
-        figures.append({"what": what} | figure)
-        print(what, figure, flush=True)
-
-    if asked.only in (None, "time"):
-        tell("bytes per byte of values and round, one worker", said())
-        for kind, sizes in (("dist_sync", large), ("dist_async", large), ("dist_sync", SMALL)):
-            without, with_ = on_ranks(2, rounds, kind, sizes, 2 if asked.quick else 40)
-            middle, low, high = spread([one / other for other, one in zip(without, with_, strict=True)])
-            more = statistics.median(with_) - statistics.median(without)
-            figure = {"÷": round(middle, 2), "p10": round(low, 2), "p90": round(high, 2), "more µs": round(1e6 * more)}
-            tell(f"replicas=1 ÷ 0, {kind}, {4 * sum(sizes)} bytes", figure)
-    if asked.only in (None, "failover"):
-        for what, times in zip(
-            ("a new primary", "the round done"), on_ranks(2, failovers, 1 if asked.quick else 20), strict=True
-        ):
-            ordered = sorted(1e3 * each for each in times)
-            figure = {"median ms": round(statistics.median(ordered), 1), "most ms": round(ordered[-1], 1)}
-            tell(f"after a kill: {what}", figure | {"of": len(ordered)})
-    if asked.only in (None, "catch-up"):
-        megabytes = 16 if asked.quick else 512
-        seconds, ratios, longest = zip(*on_ranks(1, caught_up, megabytes, 1 if asked.quick else 10), strict=True)
-        middle, low, high = spread([megabytes / each for each in seconds])
-        figure = {"MB": megabytes, "MB/s": round(middle), "p10": round(low), "p90": round(high)}
-        figure |= {"step meanwhile ÷ before": round(statistics.median(ratios), 2), "most": round(max(ratios), 2)}
-        figure |= {"longest step meanwhile ms": round(1e3 * max(longest), 1), "of": len(ratios)}
-        tell("a newcomer", figure)
-    if asked.save:
-        save("replicas", figures)
+def tell(run: Run, what: str, figure: dict) -> None:
+    run.note(what, **figure)
+    print(what, figure, flush=True)
 
 
-if __name__ == "__main__":
-    main()
+def times(run: Run) -> None:
+    tell(run, "bytes per byte of values and round, one worker", said())
+    large = [10_000] * 4 if run.quick else LARGE
+    for kind, sizes in (("dist_sync", large), ("dist_async", large), ("dist_sync", SMALL)):
+        without, with_ = on_ranks(2, rounds, kind, sizes, 2 if run.quick else 40)
+        middle, low, high = spread(divided(with_, without))
+        more = statistics.median(with_) - statistics.median(without)
+        figure = {"÷": round(middle, 2), "p10": round(low, 2), "p90": round(high, 2), "more µs": round(1e6 * more)}
+        tell(run, f"replicas=1 ÷ 0, {kind}, {4 * sum(sizes)} bytes", figure)
+
+
+def failover(run: Run) -> None:
+    found = on_ranks(2, failovers, 1 if run.quick else 20)
+    for what, some in zip(("a new primary", "the round done"), found, strict=True):
+        ordered = sorted(1e3 * each for each in some)
+        figure = {"median ms": round(statistics.median(ordered), 1), "most ms": round(ordered[-1], 1)}
+        tell(run, f"after a kill: {what}", figure | {"of": len(ordered)})
+
+
+def catch_up(run: Run) -> None:
+    megabytes = 16 if run.quick else 512
+    seconds, ratios, longest = zip(*on_ranks(1, caught_up, megabytes, 1 if run.quick else 10), strict=True)
+    middle, low, high = spread([megabytes / each for each in seconds])
+    figure = {"MB": megabytes, "MB/s": round(middle), "p10": round(low), "p90": round(high)}
+    figure |= {"step meanwhile ÷ before": round(statistics.median(ratios), 2), "most": round(max(ratios), 2)}
+    figure |= {"longest step meanwhile ms": round(1e3 * max(longest), 1), "of": len(ratios)}
+    tell(run, "a newcomer", figure)

@@ -1,7 +1,5 @@
 """How long a save stops training, in the background and without, on this machine.
 
-    python tests/benchmarks/saving.py [--save] [--quick]
-
 2 workers and 2 servers in processes of their own; 64 MB of weights in 4 keys, and as much momentum. In turns, B and b:
 
 blocking    seconds of ``store.save(path)``, the slowest worker's, as all wait for it
@@ -11,27 +9,17 @@ all         seconds that training is longer until the file is there: the stall, 
             longer than as many without a save. Processors that have something else to do meanwhile are in it
 """
 
-import argparse
 import os
-import secrets
 import statistics
 import tempfile
-import time
 
 import torch
 import torch.distributed as dist
-from carriers import on_ranks
-from saved import save
 
 from d2lps import kvstore
+from tests.benchmarks.common import Run, on_ranks, timed
 
 KEYS = 4
-
-
-def _slowest(seconds: float) -> float:
-    took = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.item()
 
 
 def saves(options: dict, times: int, elements: int) -> list[tuple[float, float, float, float, float]]:
@@ -41,12 +29,6 @@ def saves(options: dict, times: int, elements: int) -> list[tuple[float, float, 
     dist.init_process_group("gloo")
     keys, found = list(range(KEYS)), []
     given, out = [torch.ones(elements) for _ in keys], [torch.empty(elements) for _ in keys]
-
-    def timed(work) -> float:
-        dist.barrier()
-        start = time.perf_counter()
-        work()
-        return _slowest(time.perf_counter() - start)
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -77,30 +59,18 @@ def saves(options: dict, times: int, elements: int) -> list[tuple[float, float, 
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
-    os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))
-    figures = []
-    for options in ({}, {"transport": "tcp"}, {"replicas": 1})[: 1 if asked.quick else 3]:
-        found = on_ranks(2, saves, options, *((1, 10_000) if asked.quick else (10, 4_000_000)))
-        blocking, stall, following, longer, step = (statistics.median(each) for each in zip(*found, strict=True))
+def stall(run: Run) -> None:
+    for options in ({}, {"transport": "tcp"}, {"replicas": 1})[: 1 if run.quick else 3]:
+        found = on_ranks(2, saves, options, *((1, 10_000) if run.quick else (10, 4_000_000)))
+        blocking, stalled, following, longer, step = (statistics.median(each) for each in zip(*found, strict=True))
         figure = {
             "options": options,
             "blocking ms": round(1e3 * blocking),
-            "stall ms": round(1e3 * stall, 1),
+            "stall ms": round(1e3 * stalled, 1),
             "stall ÷ blocking": round(statistics.median(each[1] / each[0] for each in found), 3),
             "next step, more ms": round(1e3 * following),
             "all more ms": round(1e3 * longer),
             "step ms": round(1e3 * step),
         }
-        figures.append(figure)
+        run.figures.append(figure)
         print(figure, flush=True)
-    if asked.save:
-        save("saving", figures)
-
-
-if __name__ == "__main__":
-    main()

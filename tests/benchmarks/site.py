@@ -1,28 +1,23 @@
 """Measure the site: the time to build it, and the waiting times of a reader.
 
-    python tests/benchmarks/site.py [--save] [--quick]
-
 Runs of the chapters are those that `make book` has kept; without them they are made first, and that is told apart.
 ``--quick`` builds nothing, and reads the site that is there.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the folder tests/course must not hide course/
-from helpers import browser  # noqa: E402
-from playwright.sync_api import sync_playwright  # noqa: E402
-from saved import save  # noqa: E402
+from helpers import browser
+from playwright.sync_api import sync_playwright
 
-from course.book import chromium  # noqa: E402
-from course.book.library import Book  # noqa: E402
-from course.site.build import KEPT  # noqa: E402
-from d2lps.messages import LANGUAGES  # noqa: E402
+from course.book import chromium
+from course.book.library import Book
+from course.site.build import KEPT
+from d2lps.messages import LANGUAGES
+from tests.benchmarks.common import ROOT, Run
 
 SEARCHES = [
     ("zh", "参数服务器"),
@@ -61,7 +56,7 @@ def building(book: Book) -> list[dict]:
     return figures
 
 
-def reading(site: Path, turns: int) -> list[dict]:
+def waiting(site: Path, turns: int) -> list[dict]:
     """Return the waiting times of a reader in ms: medians and the longest of some turns."""
     found: dict[str, list[float]] = {}
     with sync_playwright() as playwright:
@@ -103,22 +98,13 @@ def weighing(site: Path) -> list[dict]:
     ]
 
 
-def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="build nothing, to see that it works")
-    options = options.parse_args()
+def reading(run: Run) -> None:
     site = ROOT / "_site"
-    if options.quick and not (site / "index.html").is_file():
+    if run.quick and not (site / "index.html").is_file():
         print("not measured: there is no site yet (make book)")
         return
-    figures = [] if options.quick else building(Book(ROOT))
-    figures += reading(site, 1 if options.quick else 5) + weighing(site)
-    for figure in figures:
+    run.figures += [] if run.quick else building(Book(ROOT))
+    run.figures += waiting(site, 1 if run.quick else 5) + weighing(site)
+    run.versions = {"browser": chromium.browser()}
+    for figure in run.figures:
         print(*figure.values())
-    if options.save:
-        save("site", figures, browser=chromium.browser())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """One training step of a GPT on one GPU: number formats, matrices and memory, and the overlap of its streams.
 
-    python tests/benchmarks/step.py [--save] [--quick]
-
 P26  seconds, bytes and MFU of a whole step (forward, backward, AdamW) in each number format, and with recomputation.
      MFU divides the FLOPs that the model needs by the seconds and by the GPU's peak in bfloat16; HFU counts those of
      the recomputation, too.
@@ -12,10 +10,8 @@ P28  the kernels and copies of a forward pass whose weights come from main memor
 Without a GPU, P26 and P27 run tiny examples on the CPU, and P28 says that it was not measured.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from gpu import CUDA, DEVICE, GPU, seconds
-from saved import save
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from d2lps.train import gpt
+from tests.benchmarks.common import Run
+from tests.benchmarks.gpu import CUDA, DEVICE, GPU, on_gpu, seconds
 
 # name: type of the weights, type that autocast computes in, whether TF32 is used, whether blocks are recomputed
 FORMATS = {
@@ -159,38 +155,30 @@ def streams(layers: int, width: int, rows: int, ahead: bool) -> list[tuple[str, 
     return [(e["name"][:60], e["args"]["stream"], (e["ts"] - start) * 1e-6, e["dur"] * 1e-6) for e in events]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="only to see that everything runs")
-    given = parser.parse_args()
-    small, figures = given.quick or not CUDA, []
-    shapes = [(1, 128, 1, 64)] if small else [(24, 1024, 16, 1024), (24, 2048, 8, 1024)]
-    for shape in shapes:
+def p26(run: Run) -> None:
+    small = run.quick or not CUDA
+    for shape in [(1, 128, 1, 64)] if small else [(24, 1024, 16, 1024), (24, 2048, 8, 1024)]:
         for name in FORMATS if CUDA else ("float32", "bfloat16", "bfloat16, recomputed"):
             found = training(shape, name, 2 if small else 10)
             title = "P26 {} layers, h = {}, b = {}, s = {}, {}".format(*shape, name)
             print(f"{title}   MFU {found['mfu']:.1%}   HFU {found['hfu']:.1%}   loss {found['loss']}")
-            figures.append({"what": title, **found})
+            run.note(title, **found)
             if CUDA:
                 torch.cuda.empty_cache()
+
+
+def p27(run: Run) -> None:
+    small = run.quick or not CUDA
     sizes, rows, width = ([32, 64], 64, 128) if small else ([2**k for k in range(8, 15)], 8192, 4096)
     for name, found in operations(sizes, rows, width, 2 if small else 10).items():
         rate, intensity = found["flops"] / found["seconds"], found["flops"] / found["bytes"]
         print(f"P27 {name}   {rate / 1e12:.3g} TFLOP/s   {intensity:.3g} FLOP per byte")
-        figures.append({"what": f"P27 {name}", **found})
-    if CUDA:
-        for ahead in (False, True):
-            events = streams(*((2, 256, 64) if small else (6, 4096, 8192)), ahead)
-            end = max(start + took for _, _, start, took in events)
-            busy = sum(took for *_, took in events)
-            print(f"P28 {'next layer ahead' if ahead else 'one by one'}   {end * 1e3:.3f} ms, work {busy * 1e3:.3f} ms")
-            figures.append({"what": f"P28 {'ahead' if ahead else 'one by one'}", "seconds": end, "events": events})
-    else:
-        print("P28   not measured: this machine has no CUDA GPU")
-    if given.save:
-        save("step", figures, gpu=torch.cuda.get_device_name() if CUDA else "none", cuda=str(torch.version.cuda))
+        run.note(f"P27 {name}", **found)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def p28(run: Run) -> None:
+    for ahead in (False, True) if on_gpu(run, "P28") else ():
+        events = streams(*((2, 256, 64) if run.quick else (6, 4096, 8192)), ahead)
+        end, work = max(start + took for _, _, start, took in events), sum(took for *_, took in events)
+        print(f"P28 {'next layer ahead' if ahead else 'one by one'}   {end * 1e3:.3f} ms, work {work * 1e3:.3f} ms")
+        run.note(f"P28 {'ahead' if ahead else 'one by one'}", seconds=end, events=events)

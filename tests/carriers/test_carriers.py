@@ -79,7 +79,6 @@ MEMORIES = {  # the place of the tensors of rank r
     ),
 }
 WAYS = [(Processes, "ordinary"), (Processes, "strided"), *((SharedMemory, memory) for memory in MEMORIES)]
-each_way = pytest.mark.parametrize("kind, memory", WAYS, ids=[f"{kind.__name__}, {memory}" for kind, memory in WAYS])
 each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)
 
 

@@ -54,34 +54,18 @@ def served(*playing):
 REFUSED = {
     "a plan for more processes": (
         runs(plan=lambda rank: ring([*"abcd"])),
-        r"the plan has 4 nodes, but there are 3 processes, each of which plays one: start 4 \(torchrun "
-        r"--nproc-per-node=4 …\), make the plan for carrier.names, or say who plays what with \w+\(\[…\]\)$",
+        r"the plan has 4 nodes, but there are 3 processes, each of which plays one: start 4 \(torchrun .*\w+\(\[…\]\)$",
     ),
     "a plan for fewer": (runs(plan=lambda rank: ring([*"ab"])), "the plan has 2 nodes, but there are 3 processes"),
-    "more names than processes": (
-        runs(plan=lambda rank: ring([f"rank{i}" for i in range(4)])),
-        "the plan has 4 nodes, but there are 3 processes",
-    ),
-    "fewer names": (
-        runs(plan=lambda rank: ring(["rank0", "rank2"])),
-        "the plan has 2 nodes, but there are 3 processes",
-    ),
+    "more names than processes": (runs(plan=lambda rank: ring([f"rank{i}" for i in range(4)])), "the plan has 4 nodes"),
+    "fewer names": (runs(plan=lambda rank: ring(["rank0", "rank2"])), "the plan has 2 nodes, but there are 3"),
     "some names of processes and some others": (
         runs(plan=lambda rank: ring(["gpu2", "rank1", "rank0"])),
         r"rank1 is the name of a process, but gpu2 is not: make the plan for carrier.names, or say who plays what with",
     ),
-    "a node that two play": (
-        served(["gpu0"], ["gpu1", "cpu"], ["cpu"]),
-        "cpu is played by rank 1 and by rank 2: only one of them may play it",
-    ),
-    "a node that nobody plays": (
-        served(["gpu0"], ["gpu1"], ["other"]),
-        r"no process plays cpu: let one play it, with \w+\(\['cpu'\]\)",
-    ),
-    "a rank that plays nothing": (
-        served(["gpu0", "cpu"], ["gpu1"], []),
-        r"rank 2 plays no node of this plan \(gpu0 gpu1 cpu\)",
-    ),
+    "a node that two play": (served(["gpu0"], ["gpu1", "cpu"], ["cpu"]), "cpu is played by rank 1 and by rank 2"),
+    "a node that nobody plays": (served(["gpu0"], ["gpu1"], ["other"]), r"no process plays cpu: .* \w+\(\['cpu'\]\)"),
+    "a rank that plays nothing": (served(["gpu0", "cpu"], ["gpu1"], []), r"rank 2 plays no .* \(gpu0 gpu1 cpu\)"),
     "another size": (
         runs(tensor=lambda rank: ONES(at_1(rank, 7, 6))),
         "elements of rank 1's tensors: 7, of rank 0's: 6; they must be the same on all ranks",
@@ -360,10 +344,8 @@ def environment(monkeypatch):
 def test_a_process_that_is_not_one_of_several_says_how_to_start_them(kind, environment):
     with pytest.raises(NoRanks) as error:
         kind()
-    assert str(error.value) == (
-        "this process is not one of several ('RANK' in the environment): start them with torchrun "
-        "--local-addr=127.0.0.1 --nproc-per-node=4 script.py or, in a notebook, with d2lps.ranks(4) and %%px"
-    )
+    words = ("'RANK' in the environment", "torchrun --local-addr=127.0.0.1", "d2lps.ranks(4) and %%px")
+    assert all(each in str(error.value) for each in words)
     environment(RANK="zero", WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1)
     with pytest.raises(NoRanks, match="invalid literal for int.*'zero' in the environment"):
         kind()
@@ -478,12 +460,8 @@ def test_all_ranks_take_one_backend(backends, found):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="hardware: this machine has a CUDA GPU")
 def test_nccl_wants_a_gpu_for_every_rank():
-    sentence = (
-        "NCCL needs a GPU of its own for every rank, but the host of rank 0 has 0 for 2 ranks: "
-        "start fewer ranks, or use "
-        "backend='gloo'"
-    )
-    assert list(map(str, ranks()(with_backends, ["nccl", "nccl"], n=2))) == [sentence] * 2
+    for error in ranks()(with_backends, ["nccl", "nccl"], n=2):
+        assert "the host of rank 0 has 0 for 2 ranks: start fewer ranks, or use backend='gloo'" in str(error)
     assert ranks()(with_backends, [None, None], n=2) == ["gloo"] * 2
 
 

@@ -84,72 +84,37 @@ def counts(own, arrived):
 
 
 REFUSED = {
-    "a name that is none": (
-        torch.ones(2),
-        "mean",
-        "'mean' is not a reduction: write 'sum', 'max', 'min', 'product', 'or' or a Reduction of your own",
-    ),
+    "a name that is none": (torch.ones(2), "mean", "'mean' is not a reduction: write 'sum', 'max', 'min', 'product'"),
     "a bare function": (torch.ones(2), torch.maximum, "is not a reduction"),
     "a list": (torch.ones(2), ["max"], "['max'] is not a reduction"),
     "none": (torch.ones(2), None, "None is not a reduction"),
-    "a name that is no text": (
-        torch.ones(2),
-        Reduction(5, torch.add, 0),
-        "5 cannot be the name of a reduction: write a string",
-    ),
-    "a wrong identity": (
-        torch.tensor([1.0, 2.0]),
-        Reduction("sum", torch.add, 1),
-        "sum with its identity 1 changes [1.0, 2.0] to [2.0, 3.0]: give the identity that changes nothing",
-    ),
+    "a name that is no text": (torch.ones(2), Reduction(5, torch.add, 0), "5 cannot be the name of a reduction: write"),
+    "a wrong identity": (torch.tensor([1.0, 2.0]), Reduction("sum", torch.add, 1), "sum with its identity 1 changes"),
     "an identity that is nearly right": (
         torch.tensor([1.0, 2.0]),
         Reduction("sum", torch.add, 1e-5),
-        "give the identity that changes nothing",
+        "the identity that changes nothing",
     ),
     "one that is wrong for large integers alone": (
         torch.tensor([2**60]),
         Reduction("sum", torch.add, 1),
-        "give the identity that changes nothing",
+        "the identity that changes nothing",
     ),
     "one that is wrong beyond the first elements": (
         torch.cat([torch.zeros(8), torch.ones(8)]),
         Reduction("product", torch.mul, 0),
-        "give the identity that changes nothing",
+        "the identity that changes nothing",
     ),
     "an identity that the dtype has not": (
         torch.tensor([1, 2]),
         Reduction("mine", torch.maximum, float("-inf")),
         "torch.int64 cannot be reduced by mine on cpu",
     ),
-    "another shape": (
-        torch.ones(2),
-        Reduction("both", lambda a, b: torch.cat([a, b]), 0),
-        "both turns two tensors of (2,), torch.float32 into (4,), torch.float32: a reduction must "
-        "return a tensor like them",
-    ),
-    "a single number": (
-        torch.ones(2),
-        Reduction("dot", torch.dot, 0),
-        "dot turns two tensors of (2,), torch.float32 into (), torch.float32: a reduction must "
-        "return a tensor like them",
-    ),
-    "another dtype": (
-        torch.ones(2),
-        Reduction("wide", lambda a, b: (a + b).double(), 0),
-        "wide turns two tensors of (2,), torch.float32 into (2,), torch.float64: a reduction must "
-        "return a tensor like them",
-    ),
-    "no tensor": (
-        torch.ones(2),
-        Reduction("count", counts, 0),
-        "count turns two tensors of (2,), torch.float32 into int: a reduction must return a tensor like them",
-    ),
-    "nothing to call": (
-        torch.ones(2),
-        Reduction("nothing", None, 0),
-        "torch.float32 cannot be reduced by nothing on cpu",
-    ),
+    "another shape": (torch.ones(2), Reduction("both", lambda a, b: torch.cat([a, b]), 0), "into (4,), torch.float32"),
+    "a single number": (torch.ones(2), Reduction("dot", torch.dot, 0), "into (), torch.float32: a reduction must"),
+    "another dtype": (torch.ones(2), Reduction("wide", lambda a, b: (a + b).double(), 0), "into (2,), torch.float64"),
+    "no tensor": (torch.ones(2), Reduction("count", counts, 0), "into int: a reduction must return a"),
+    "nothing to call": (torch.ones(2), Reduction("nothing", None, 0), "torch.float32 cannot be reduced by nothing"),
     "one that writes to what it is given": (
         torch.ones(2),
         Reduction("in place", adds_in_place, 0),
@@ -157,11 +122,7 @@ REFUSED = {
     ),
     "a sum of bools": (torch.ones(2).bool(), "sum", "torch.bool cannot be summed: run with reduce='or'"),
     "or of floats": (torch.ones(2), "or", "torch.float32 cannot be reduced by or on cpu"),
-    "a maximum that torch lacks": (
-        torch.ones(2).to(torch.uint32),
-        "max",
-        "torch.uint32 cannot be reduced by max on cpu",
-    ),
+    "a maximum that torch lacks": (torch.ones(2).to(torch.uint32), "max", "torch.uint32 cannot be reduced by max"),
 }
 
 
@@ -176,7 +137,7 @@ def test_an_invalid_reduction_is_refused_before_any_change(case):
 
 
 def test_an_empty_buffer_is_refused_as_a_full_one_is():
-    with pytest.raises(TensorError, match="give the identity that changes nothing"):
+    with pytest.raises(TensorError, match="the identity that changes nothing"):
         run(PAIR, {"a": torch.empty(0), "b": torch.empty(0)}, reduce=Reduction("sum", torch.add, 1))
 
 

@@ -12,7 +12,8 @@ from course.classes.handed_in import Task
 from d2lps.messages import text
 from d2lps.notebook.grading.course import all_texts, texts_of
 
-SHORT = {"labels", "servers", "local-sgd", "break-even", "order-the-hosts"}  # two people write these alike
+# Two people write these alike.
+SHORT = {"labels", "servers", "local-sgd", "break-even", "order-the-hosts", "global-norm"}
 
 
 def marks(id: str, code: str, answer: str | None = None) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from helpers.outputs import same_outputs
-from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
+from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, changes, edit, files, small
 
 import course.book
 from course.book import way
@@ -53,135 +53,70 @@ def test_a_lesson_is_its_cells(book):
     assert [cell.exercise for cell in cells] == [None, None, "star", None]
 
 
-REFUSED = [
-    (LESSON, "# %% last", "# %% star", "lesson.py: the cell id 'star' is given twice; rename one of the two"),
-    (
-        LESSON,
-        "# %% last",
-        "# %% Last one",
-        "lesson.py: cell 4 is called 'Last one'; write its id after `# %%`, in small letters, digits and hyphens, "
-        "at most 60 of them",
-    ),
-    (
-        LESSON,
-        "# %% last",
-        "# %%",
-        "lesson.py: cell 4 is called ''; write its id after `# %%`, in small letters, digits and hyphens, "
-        "at most 60 of them",
-    ),
-    (
-        LESSON,
-        "# %% last",
-        "# %% last [markdown]",
-        "lesson.py: cell 4 is markdown; a lesson holds code, prose stands in en.md, vi.md and zh.md",
-    ),
-    (
-        LESSON,
-        'speak("en")',
-        'speak("vi")',
-        'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")',
-    ),
-    (VI, "[[last]]\n", "", "vi.md: the cell 'last' is not placed; put [[last]] alone on a line where it belongs"),
-    (ZH, "- 受限", "[[star]]\n\n- 受限", "zh.md: the cell 'star' is placed 2 times, in one; keep one of them"),
-    (ZH, "请写出", "[[star]]\n\n请写出", "zh.md: the cell 'star' is placed 2 times, in one and turn; keep one of them"),
-    (
-        VI,
-        "[[star]]",
-        "[[stern]]",
-        "vi.md: the cell 'star' is not placed; put [[star]] alone on a line where it belongs",
-    ),
-    (
-        EN,
-        "[[last]]\n",
-        "[[last]]\n\n[[lost]]\n",
-        "en.md, section 'turn': lesson.py has no cell 'lost'; write it there or mend the placeholder",
-    ),
-    (
-        EN,
-        "[[figure:star|",
-        "[[figure:stern|",
-        "en.md, section 'one': there is no figure img/stern.svg; draw it with `python -m course.book figures` or mend the "  # noqa: E501
-        "placeholder",
-    ),
-    (
-        VI,
-        "[[cite:li-2014]]",
-        "[[cite:li-2041]]",
-        "vi.md, section 'one': references.toml has no source 'li-2041'; add it there or mend [[cite:…]]",
-    ),
-    (
-        ZH,
-        "## 轮到你了 {#turn}\n",
-        "",
-        "zh.md: the section 'turn' of en.md is missing; write `## … {#turn}` or take it out of the others",
-    ),
-    (
-        EN,
-        "## Your turn {#turn}\n",
-        "",
-        "en.md: the section 'turn' of vi.md is missing; write `## … {#turn}` or take it out of the others",
-    ),
-    (
-        VI,
-        "{#turn}",
-        "{#turns}",
-        "vi.md: the section 'turn' of en.md is missing; write `## … {#turn}` or take it out of the others",
-    ),
-    (
-        VI,
-        " {#turn}",
-        "",
-        "vi.md: the heading 'Đến lượt bạn' has no id; write `## Đến lượt bạn {#its-id}`, the same id in en.md, vi.md and "  # noqa: E501
-        "zh.md",
-    ),
-    (
-        VI,
-        "{#turn}",
-        "{#Lượt}",
-        "vi.md: the heading 'Đến lượt bạn' has the id 'Lượt'; an id is at most 60 small letters, digits and hyphens, and "  # noqa: E501
-        "not `top`",
-    ),
-    (VI, "{#turn}", "{#one}", "vi.md: the section id 'one' is given twice; rename one of the two"),
-    (VI, "Hãy chạy thử:", "### Chạy {#run}", "vi.md: the heading 'Chạy' has an id; only `##` headings have one"),
-    (VI, "Hãy chạy thử:", "# Chạy", "vi.md: 'Chạy' is a second `#` title; a chapter has one, sections begin with `##`"),
-    (
-        VI,
-        "# Hai cách\n",
-        "",
-        "vi.md: the text begins with 'Bốn máy thợ (worker) đều giữ một gradien'; begin with `# Title`",
-    ),
-    (
-        VI,
-        "Hãy chạy thử:",
-        "Hãy chạy [[star]] thử:",
-        "vi.md, section 'one': [[star]] stands inside a paragraph; put it alone on a line",
-    ),
-    (
-        VI,
-        "[[star]]",
-        "[[cell:star]]",
-        "vi.md, section 'one': [[cell:star]] is not understood; write [[cell-id]], [[figure:name|caption]], "
-        "[[cite:key]] or [[chapter:01]]",
-    ),
-    (
-        VI,
-        "Các gradient gặp",
-        "Các *gradient* gặp",
-        "vi.md, section 'one': the caption of the figure 'star' holds `*` or `|`; leave it out",
-    ),
-    ("chapters/toc.toml", ', vi = "Hai cách"', "", "toc.toml: the title of chapter 1 has no 'vi'; write it"),
-    ("chapters/references.toml", 'year = "2014"', "", "references.toml: 'li-2014' has no 'year'; write it"),
-    (
-        "chapters/references.toml",
-        "[li-2014]",
-        '[li]\nauthors = "Li et al."\nyear = 2014\ntitle = "Twice"\nurl = "https://example.org/li"\n[li-2014]',
-        "references.toml: 'li-2014' looks the same as another source; tell them apart in `year`, as in 2014a",
-    ),
-    ("chapters/toc.toml", "[[chapter]]", "[[chapter", "toc.toml is not TOML"),
-]
+# A change of a right chapter, written as in test_book_check.py, and under it the sentence that refuses it.
+REFUSED = """
+LESSON: # %% last ⇒ # %% star
+    lesson.py: the cell id 'star' is given twice; rename one of the two
+LESSON: # %% last ⇒ # %% Last one
+    lesson.py: cell 4 is called 'Last one'; write its id after `# %%`, in small letters, digits and hyphens, at most 60 of them
+LESSON: # %% last ⇒ # %%
+    lesson.py: cell 4 is called ''; write its id after `# %%`, in small letters, digits and hyphens, at most 60 of them
+LESSON: # %% last ⇒ # %% last [markdown]
+    lesson.py: cell 4 is markdown; a lesson holds code, prose stands in en.md, vi.md and zh.md
+LESSON: speak("en") ⇒ speak("vi")
+    lesson.py: the first cell must be called `language` and hold d2lps.speak("en")
+VI: [[last]]¶ ⇒ ∅
+    vi.md: the cell 'last' is not placed; put [[last]] alone on a line where it belongs
+ZH: - 受限 ⇒ [[star]]¶¶- 受限
+    zh.md: the cell 'star' is placed 2 times, in one; keep one of them
+ZH: 请写出 ⇒ [[star]]¶¶请写出
+    zh.md: the cell 'star' is placed 2 times, in one and turn; keep one of them
+VI: [[star]] ⇒ [[stern]]
+    vi.md: the cell 'star' is not placed; put [[star]] alone on a line where it belongs
+EN: [[last]]¶ ⇒ [[last]]¶¶[[lost]]¶
+    en.md, section 'turn': lesson.py has no cell 'lost'; write it there or mend the placeholder
+EN: [[figure:star| ⇒ [[figure:stern|
+    en.md, section 'one': there is no figure img/stern.svg; draw it with `python -m course.book figures` or mend the placeholder
+VI: [[cite:li-2014]] ⇒ [[cite:li-2041]]
+    vi.md, section 'one': references.toml has no source 'li-2041'; add it there or mend [[cite:…]]
+ZH: ## 轮到你了 {#turn}¶ ⇒ ∅
+    zh.md: the section 'turn' of en.md is missing; write `## … {#turn}` or take it out of the others
+EN: ## Your turn {#turn}¶ ⇒ ∅
+    en.md: the section 'turn' of vi.md is missing; write `## … {#turn}` or take it out of the others
+VI: {#turn} ⇒ {#turns}
+    vi.md: the section 'turn' of en.md is missing; write `## … {#turn}` or take it out of the others
+VI:  {#turn} ⇒ ∅
+    vi.md: the heading 'Đến lượt bạn' has no id; write `## Đến lượt bạn {#its-id}`, the same id in en.md, vi.md and zh.md
+VI: {#turn} ⇒ {#Lượt}
+    vi.md: the heading 'Đến lượt bạn' has the id 'Lượt'; an id is at most 60 small letters, digits and hyphens, and not `top`
+VI: {#turn} ⇒ {#one}
+    vi.md: the section id 'one' is given twice; rename one of the two
+VI: Hãy chạy thử: ⇒ ### Chạy {#run}
+    vi.md: the heading 'Chạy' has an id; only `##` headings have one
+VI: Hãy chạy thử: ⇒ # Chạy
+    vi.md: 'Chạy' is a second `#` title; a chapter has one, sections begin with `##`
+VI: # Hai cách¶ ⇒ ∅
+    vi.md: the text begins with 'Bốn máy thợ (worker) đều giữ một gradien'; begin with `# Title`
+VI: Hãy chạy thử: ⇒ Hãy chạy [[star]] thử:
+    vi.md, section 'one': [[star]] stands inside a paragraph; put it alone on a line
+VI: [[star]] ⇒ [[cell:star]]
+    vi.md, section 'one': [[cell:star]] is not understood; write [[cell-id]], [[figure:name|caption]], [[cite:key]] or [[chapter:01]]
+VI: Các gradient gặp ⇒ Các *gradient* gặp
+    vi.md, section 'one': the caption of the figure 'star' holds `*` or `|`; leave it out
+TOC: , vi = "Hai cách" ⇒ ∅
+    toc.toml: the title of chapter 1 has no 'vi'; write it
+REFERENCES: year = "2014" ⇒ ∅
+    references.toml: 'li-2014' has no 'year'; write it
+REFERENCES: [li-2014] ⇒ [li]¶authors = "Li et al."¶year = 2014¶title = "Twice"¶url = "https://example.org/li"¶[li-2014]
+    references.toml: 'li-2014' looks the same as another source; tell them apart in `year`, as in 2014a
+TOC: [[chapter]] ⇒ [[chapter
+    toc.toml is not TOML
+"""  # noqa: E501
+TOC, REFERENCES = "chapters/toc.toml", "chapters/references.toml"
+NAMED = {"EN": EN, "VI": VI, "ZH": ZH, "LESSON": LESSON, "TOC": TOC, "REFERENCES": REFERENCES}
 
 
-@pytest.mark.parametrize(("name", "old", "new", "sentence"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.parametrize(("name", "old", "new", "sentence"), [*changes(REFUSED, NAMED)])
 def test_a_broken_chapter_is_refused_in_one_sentence(book, name, old, new, sentence, capsys):
     edit(book, name, old, new)
     before = files(book)
@@ -276,20 +211,8 @@ def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
         made = nbformat.reads(text, as_version=4)
         nbformat.validate(made)
         assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
-        assert [cell.id for cell in made.cells] == [
-            "top",
-            "how",
-            "language",
-            "one",
-            "star",
-            "one-2",
-            "turn",
-            "exercise-star",
-            "turn-2",
-            "last",
-            "what-next",
-            "what-next-map",
-        ]
+        ids = "top how language one star one-2 turn exercise-star turn-2 last what-next what-next-map"
+        assert " ".join(cell.id for cell in made.cells) == ids
         assert [cell.metadata.get("tags") for cell in made.cells if cell.id.startswith("exercise")] == [["exercise"]]
         assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
         assert made.cells[2].source == f'import d2lps\n\nd2lps.speak("{language}")'

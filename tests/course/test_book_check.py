@@ -1,7 +1,7 @@
 """Each check, on a chapter with one fault: the finding, its place and its remedy."""
 
 import pytest
-from helpers.small_book import EN, LESSON, SLUG, VI, ZH, edit, small
+from helpers.small_book import EN, LESSON, SLUG, VI, ZH, changes, edit, small
 
 from course.book.__main__ import main
 from course.book.agree import agreed
@@ -26,8 +26,7 @@ def found(book) -> list[str]:
     ]
 
 
-# One change of a right book in two lines: the file, the old text and the new one (¶ ends a line, ∅ is
-# nothing), and under it the first line of the finding.
+# Changes of a right book, and under each the first line of the finding.
 CHANGES = """
 # 1 the same shape
 VI: Hãy chạy thử: ⇒ ### Hãy chạy thử
@@ -225,20 +224,12 @@ EN: $n$ workers ⇒ $q_n$ workers
 EXERCISES: 哪条链路最忙？ ⇒ 哪条链路最忙?
     fail  star.hints[1] [zh]  chinese: '哪条链路最忙?': a half-width mark beside Chinese
 """  # noqa: E501
-FILES = {"EN": EN, "VI": VI, "ZH": ZH, "LESSON": LESSON, "EXERCISES": EXERCISES}
-FILES |= {f"MESSAGES {language}": path for language, path in MESSAGES.items()}
-
-
-def changes():
-    lines = [line for line in CHANGES.strip().split("\n") if not line.startswith("#")]
-    for change, finding in zip(lines[::2], lines[1::2], strict=True):
-        name, _, change = change.partition(": ")
-        old, new = (part.replace("¶", "\n").replace("∅", "") for part in change.split(" ⇒ "))
-        yield FILES[name], old, new, finding.removeprefix("    ")
+NAMED = {"EN": EN, "VI": VI, "ZH": ZH, "LESSON": LESSON, "EXERCISES": EXERCISES}
+NAMED |= {f"MESSAGES {language}": path for language, path in MESSAGES.items()}
 
 
 WRONG = [
-    *changes(),
+    *changes(CHANGES, NAMED),
     (
         VI,
         "Hãy chạy thử:",

@@ -1,8 +1,10 @@
 """The notebooks run from top to bottom, offline, and show the right numbers in every language."""
 
+import ast
 import json
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -49,6 +51,10 @@ SILENT = {
         *("px-torch-sharded", "px-torch-cut", "sequence"),
     ],
     "13-choosing": ["language", "imports", "px-experts", "seconds"],
+    "14-long-sequences": [*("language", "imports", "px-data", "px-ways", "px-torch", "px-torch-ring", "ring-of-two")],
+    "15-a-step-measured": [
+        *("language", "scaler", "eight-bits", "px-clip", "px-overlap", "px-hang", "px-recorder", "px-save", "px-load")
+    ],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -67,6 +73,8 @@ STUBS = {
     "11-sparse-servers": 3,
     "12-large-models": 2,
     "13-choosing": 2,
+    "14-long-sequences": 3,
+    "15-a-step-measured": 3,
     "a-corrections": 0,
 }
 IN_A_TABLE = re.compile(r">\s*[-+]?\d+(?:\.\d+)?e[-+]?\d+\b[^<]*</t[dh]>")  # in a cell of a table
@@ -87,6 +95,11 @@ def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
     """Return what a cell printed or returned, as plain text."""
     (cell,) = (c for c in book.cells if c.id == cell_id)
     return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
+
+
+def columns(book: nbformat.NotebookNode, cell_id: str) -> list[list[str]]:
+    """Return the lines of a cell, cut into the columns that two or more spaces part."""
+    return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
 
 
 def page(book: nbformat.NotebookNode, cell_id: str) -> str:
@@ -636,7 +649,7 @@ def test_the_numbers_of_chapter_10(executed, language):
 
     def rows(cell_id: str) -> list[list[str]]:
         """Return the lines below the head, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
+        return columns(book, cell_id)[1:]
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
@@ -692,7 +705,7 @@ def test_the_numbers_of_chapter_11(executed, language):
 
     def rows(cell_id: str) -> list[list[str]]:
         """Return the lines below the head, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
+        return columns(book, cell_id)[1:]
 
     assert [row[-2:] for row in rows("sizes")][:2] == [["1000 TB", "12\u00a0500"], ["512 GB", "6.4"]]
     assert "232 192 64000000" in shown(book, "push-sparse")
@@ -718,9 +731,7 @@ def test_the_numbers_of_chapter_11(executed, language):
 def test_the_numbers_of_chapter_12(executed, language):
     book = executed("12-large-models", language)
 
-    def rows(cell_id: str) -> list[list[str]]:
-        """Return the lines of a cell, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+    rows = partial(columns, book)
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
@@ -750,12 +761,59 @@ def test_the_numbers_of_chapter_12(executed, language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_15(executed, language):
+    book = executed("15-a-step-measured", language)
+
+    rows = partial(columns, book)
+
+    counted, model = (line.split() for line in shown(book, "flops").split("\n")[:2])
+    assert counted[0] == counted[1] and float(model[0]) / float(counted[0]) == pytest.approx(0.933, abs=5e-4)
+    assert shown(book, "roofline").startswith("206") and [row[-1] for row in rows("roofline")[-3:]] == [
+        "33%",
+        "71%",
+        "66%",
+    ]
+    assert [row[2:4] for row in rows("mfu-table")[-3:]] == [["39.9%"] * 2, ["33.1%", "44.2%"], ["50.0%"] * 2]
+    assert [row[-1] for row in rows("published-mfu")[1:]] == ["43.5%", "40.4%"]
+    assert re.findall(r"(\d+)\.0", shown(book, "sums"))[:6] == ["256", "4096", "2048", "4096", "4096", "4096"]
+    assert [row[-1] for row in rows("bytes")[1:]] == ["16", "18"]
+    lost = {row[0]: [float(each.rstrip("%")) for each in row[1:]] for row in rows("zeros-table")[-5:]}
+    assert max(lost["bfloat16"]) < 0.2 and lost["float16"][0] < 2 and 75 < lost["float16"][1] < 85
+    losses = {row[0]: float(row[1]) for row in rows("train-formats") if len(row) == 2 and "." in row[1]}
+    plain, half, *others = losses.values()
+    assert len(losses) == 7 and half == pytest.approx(plain, rel=1e-3)
+    unscaled, scaled, eight, scaled_eight, _ = others
+    assert unscaled > plain + 0.1 and scaled == pytest.approx(plain, rel=0.02)
+    assert eight > 5.4 and scaled_eight == pytest.approx(plain, rel=0.01)
+    for cell_id in ("norm-stages", "norm-tensor"):
+        assert len({*rows(cell_id)[-1][0].split()}) == 1
+    assert len({each for row in rows("norm-zero") for each in row[0].split()[1:]}) == 1
+    right, own, total = ([value(each) for each in row[-4:]] for row in rows("clip-curves")[1:])
+    assert right[0] == right[1] and own[0] != own[1] and right[3] == total[3] == 0 < own[3]
+    assert total[0] / right[0] == pytest.approx(3.75, abs=0.25) and abs(own[2] / right[2] - 1) < 0.01
+    assert re.findall(r"[\d.]+ ms", shown(book, "forward-streams"))[2:6] == [
+        "74.14 ms",
+        "74.44 ms",
+        "48.97 ms",
+        "49.28 ms",
+    ]
+    waits = rows("hang-seen")
+    assert [row[0].startswith(f"{rank} ['1.g0'") for rank, row in enumerate(waits[:4])] == [True] * 4
+    assert [" 'waits'" in row[0] for row in waits[:4]] == [True, True, False, True]
+    assert waits[6][0].endswith("| 1.g1 1.g0") and waits[5][0].endswith("| 1.g2 1.g1 1.g0")
+    assert "missing ranks: {2}" in shown(book, "recorder") and "number: 8" in shown(book, "recorder")
+    assert shown(book, "files").split()[-1].startswith("12.00") and "(192, 0, 64, 64)" in shown(book, "files")
+    same, _, after, goes_on = shown(book, "loaded").strip().split("\n")
+    assert len({*same.split()}) == 1 and ast.literal_eval(after) == pytest.approx(ast.literal_eval(goes_on), rel=1e-6)
+    one, four = map(float, shown(book, "load-alone").split())
+    assert one == pytest.approx(four, rel=1e-6)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_13(executed, language):
     book = executed("13-choosing", language)
 
-    def rows(cell_id: str) -> list[list[str]]:
-        """Return the lines of a cell, cut into the columns that two or more spaces part."""
-        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+    rows = partial(columns, book)
 
     def revealed(cell_id: str) -> list[float]:
         """Return the folded answers; they are folded because no guess was made."""
@@ -808,3 +866,46 @@ def test_the_numbers_of_chapter_13(executed, language):
     assert [row[2:] for row in rows("real-gpu")[-3:]] == [
         [f"{each['ratio']:.3f}", f"{each['share of the peak']:.0%}"] for each in speeds
     ]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_14(executed, language):
+    book = executed("14-long-sequences", language)
+
+    rows = partial(columns, book)
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        folded = page(book, cell_id).replace("\u00a0", "").partition("<details>")[2]
+        return [float(each) for each in re.findall(r">(\d[\d.]*)[^<]*<", folded)]
+
+    assert revealed("share") == pytest.approx([40.13], abs=0.005)
+    growth = {row[0]: row[1:] for row in rows("growth")[1:]}
+    assert growth["8192"][2] == "4%" and growth["131072"] == ["10.36 TB", "536.9 MB", "40%"]
+    alone = shown(book, "token-by-token").split()
+    assert alone == ["norm1", "True", "attention", "False", "norm2", "True", "perceptron", "True"]
+    assert float(shown(book, "mean-of-parts")) == pytest.approx(0.55, abs=0.005)
+    assert float(shown(book, "three-numbers")) < 1e-15
+    assert [row[1:3] for row in rows("orders")[1:]] == [["24", "12"]] * 2
+    assert all(line.split()[1:5] == ["True"] * 4 for line in shown(book, "reduction").strip().splitlines())
+    assert [line.split()[0] for line in shown(book, "reduction").strip().splitlines()] == ["6", "4"]
+    for cell_id in ("hand-gather", "hand-ring", "hand-heads"):
+        assert float(shown(book, cell_id).strip("'")) < 1e-14
+    assert revealed("ways-bytes") == [0.5, 0.25]
+    for _, sent, formula, *wrong in rows("ways-table")[1:]:
+        assert sent == formula and all(
+            value(each) < most for each, most in zip(wrong, (1e-12, 1e-12, 1e-6, 1e-6), strict=True)
+        )
+    assert shown(book, "torch-refuses").startswith("(1, 8, 64, 16) Operator aten._scaled_dot_product_flash")
+    assert all(float(each) < 2e-6 for each in shown(book, "torch-ring").split())
+    limits = [row[1:] for row in rows("limits")[1:]]
+    assert limits[0][0] == limits[1][0] == "469.8 MB" and limits[2] == ["998.2 MB", "1.141 GB", "–", "–"]
+    assert revealed("causal") == pytest.approx([3.23, 1.94], abs=0.005)
+    assert rows("pairs-table")[1][1:] == ["6.27%", "18.76%", "31.24%", "43.73%"]
+    assert rows("pairs-table")[2][1:] == ["25.00%"] * 4
+    assert revealed("hide") == pytest.approx([23340], abs=5)
+    assert shown(book, "hide-table").startswith("6667 13333\n")
+    assert [row[2] for row in rows("hide-table")[-4:]] == ["2593", "23340", "162", "1459"]
+    assert [row[-1] for row in rows("ledger")[1:]] == ["1.346 TB", "97.4 GB"]
+    speeds = [float(row[-1]) for row in rows("speed")[1:]]
+    assert speeds[0] < 380 < speeds[-1]

@@ -133,7 +133,7 @@ def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
 
 
 @pytest.mark.slow(90)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_site_without_solutions_has_none_on_any_page_nor_on_paper(tmp_path, not_run):
     book = Book(solutions=False)
     site = build(book, tmp_path / "site", not_run, pdf=False, say=lambda _: None)

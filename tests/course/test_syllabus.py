@@ -11,6 +11,7 @@ from course import syllabus
 from course.book.library import Book
 from d2lps.notebook.grading.course import number
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline
+from d2lps.schedule.context import seen_pairs, token_places
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]
@@ -53,6 +54,12 @@ def idle(table) -> str:
     return f"{100 * d2lps.cost.shared(pipeline(table)).bubble():.1f}%"
 
 
+def longest(n: int) -> float:
+    """Return the most blocks that a device of a ring computes under a causal mask, with contiguous parts."""
+    places = token_places(1000 * n, n)
+    return sum(seen_pairs(places[-1], keys) for keys in places) / 1000**2
+
+
 NUMBERS = {
     ("01", 1): lambda: [eight(lambda gpus: d2lps.aggregate_at(gpus, gpus[0])), eight(d2lps.sharded)],
     ("01", 2): lambda: [f"{200 / 80:.1f} times", f"{200 / 30:.1f} times"],
@@ -70,6 +77,9 @@ NUMBERS = {
     ("12", 1): lambda: ["208", *(f"{a * 13 + b * 13 / 32:.1f}" for a, b in ((4, 12), (2, 14), (0, 16)))],
     ("13", 1): lambda: [f"{2048 * 12288 * (34 + 5 * 96 * 2048 / 12288) / 1e9:.2f} GB"],
     ("13", 2): lambda: [f"{125 / 8:.1f}%", f"{25 - 125 / 8:.1f}%"],
+    ("14", 1): lambda: [f"{(1 * 1 + 2 * 4) / 3:.2f}"],
+    ("14", 2): lambda: [f"{longest(8):.1f} blocks", f"{longest(8) / 4:.3f} times"],
+    ("14", 3): lambda: [f"{8 / 64 * 2 * 400e12 / 25e9:.0f} tokens"],
 }  # fmt: skip
 
 

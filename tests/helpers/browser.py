@@ -76,6 +76,23 @@ def new_page(chromium):
         page.close()
 
 
+@pytest.fixture
+def quiet_page(new_page):
+    """``quiet_page(url, …)``: a page, opened, which may ask for files alone, and has nothing to say on its console."""
+    said = []
+
+    def open_it(url, **options):
+        page = new_page(**options)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("request", lambda asked: asked.url.startswith(("file:", "data:", "blob:")) or said.append(asked.url))
+        page.goto(url)
+        return page
+
+    yield open_it
+    assert said == []
+
+
 if __name__ == "__main__":  # the set-up asks whether a browser starts here
     with sync_playwright() as playwright:
         browser = launch(playwright)

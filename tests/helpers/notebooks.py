@@ -6,12 +6,14 @@ run of the tests has kept serves, too, if neither the chapter's code nor the pac
 
 import fcntl
 import json
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
+from nbclient import NotebookClient
 
 from course.book.library import Book
 from course.site import runs
@@ -67,6 +69,29 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+class ByCell:
+    """A notebook with a kernel of its own, run cell by cell."""
+
+    def __init__(self):
+        self.made = nbformat.v4.new_notebook()
+        self.client = NotebookClient(self.made, timeout=60, kernel_name="python3", allow_errors=True)
+
+    def run(self, source: str) -> list:
+        """Return the outputs of a cell."""
+        self.made.cells.append(nbformat.v4.new_code_cell(source))
+        return self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
+
+    def says(self, source: str) -> str:
+        """Return the outputs and errors of a cell, as plain text without colors."""
+        texts = [
+            output.get("text")
+            or output.get("data", {}).get("text/plain")
+            or re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.get("traceback", ())))
+            for output in self.run(source)
+        ]
+        return "\n".join(text.rstrip("\n") for text in texts)
 
 
 def _run(folder: Path, chapter: str) -> tuple[list, dict | None]:

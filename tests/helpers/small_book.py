@@ -3,6 +3,7 @@
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -249,3 +250,15 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
 def files(book: Book) -> dict[str, bytes]:
     """Return path → bytes of every file of the book."""
     return {str(path.relative_to(book.root)): path.read_bytes() for path in book.root.rglob("*") if path.is_file()}
+
+
+def changes(text: str, named: dict[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (path, old, new, what follows) of changes of two lines: ``NAME: old ⇒ new``, and under it what follows.
+
+    In them ¶ ends a line, and ∅ is nothing. Lines that begin with # are passed over.
+    """
+    lines = [line for line in text.strip().split("\n") if not line.startswith("#")]
+    for change, follows in zip(lines[::2], lines[1::2], strict=True):
+        name, _, change = change.partition(": ")
+        old, new = (part.replace("¶", "\n").replace("∅", "") for part in change.split(" ⇒ "))
+        yield named[name], old, new, follows.removeprefix("    ")

@@ -20,6 +20,8 @@ import test_exercises_10
 import test_exercises_11
 import test_exercises_12
 import test_exercises_13
+import test_exercises_14
+import test_exercises_15
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -62,6 +64,8 @@ TABLES = [
     test_exercises_11,
     test_exercises_12,
     test_exercises_13,
+    test_exercises_14,
+    test_exercises_15,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}

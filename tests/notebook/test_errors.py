@@ -7,6 +7,7 @@ import sys
 
 import nbformat
 import pytest
+from helpers.notebooks import ByCell
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -28,30 +29,15 @@ SENTENCE = (
 TOLD = "%tb cho xem toàn bộ vết lỗi (traceback)"
 
 
-class Notebook:
-    """A notebook with a kernel of its own, run cell by cell."""
-
-    def __init__(self, **options):
-        self.made = nbformat.v4.new_notebook()
-        self.client = NotebookClient(self.made, timeout=60, kernel_name="python3", **options)
-
-    def raised(self, source: str) -> str:
-        """Return the error that a cell shows, without colors."""
-        self.made.cells.append(nbformat.v4.new_code_cell(source))
-        outputs = self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
-        (error,) = (output for output in outputs if output.output_type == "error")
-        return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-
-
 @pytest.fixture(scope="module")
 def notebook():
-    made = Notebook(allow_errors=True)
+    made = ByCell()
     with made.client.setup_kernel():
         yield made
 
 
 def test_a_reader_sees_the_lines_of_their_cell_and_the_sentence(notebook):
-    shown = notebook.raised(WRONG)
+    shown = notebook.says(WRONG)
     assert "----> 7 place(" in shown and "----> 5     return d2lps.pcie_server(4, rate)" in shown
     assert "hosts.py" not in shown and "units.py" not in shown
     assert shown.count("Cell In") == 2
@@ -60,44 +46,43 @@ def test_a_reader_sees_the_lines_of_their_cell_and_the_sentence(notebook):
 
 
 def test_tb_shows_the_whole_traceback_and_the_next_error_is_brief(notebook):
-    notebook.raised(WRONG)
-    whole = notebook.raised("%tb")
+    notebook.says(WRONG)
+    whole = notebook.says("%tb")
     assert "hosts.py" in whole and "units.py" in whole and "----> 7 place(" in whole and SENTENCE in whole
-    assert "units.py" in notebook.raised("%tb"), "as often as they ask"
-    assert "units.py" not in notebook.raised(WRONG)
+    assert "units.py" in notebook.says("%tb"), "as often as they ask"
+    assert "units.py" not in notebook.says(WRONG)
     kept = "try:\n    place('16')\nexcept d2lps.units.UnitError as error:\n    kept = error\nraise kept"
-    assert "units.py" not in notebook.raised(kept)
-    again = notebook.raised("raise kept")
+    assert "units.py" not in notebook.says(kept)
+    again = notebook.says("raise kept")
     assert "units.py" not in again and TOLD in again
 
 
 def test_the_error_that_an_error_came_from_is_part_of_the_whole(notebook):
     source = 'import d2lps\nd2lps.Trace.from_json("{}")'
-    assert "KeyError" not in notebook.raised(source).replace("(KeyError: ", "(")
+    assert "KeyError" not in notebook.says(source).replace("(KeyError: ", "(")
     cause = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    d2lps.Link('a', 'b', 16)"
-    assert "ZeroDivisionError" not in notebook.raised(cause).split("UnitError", 1)[0]
-    assert "During handling of the above exception" in notebook.raised("%tb")
+    assert "ZeroDivisionError" not in notebook.says(cause).split("UnitError", 1)[0]
+    assert "During handling of the above exception" in notebook.says("%tb")
 
 
 @pytest.mark.parametrize("cell", ["1 / 0", "import torch\ntorch.ones(2) @ torch.ones(3)", "d2lps.nothing"])
 def test_errors_of_others_stay_as_they_are(notebook, cell):
-    shown = notebook.raised(f"import d2lps\n{cell}")
+    shown = notebook.says(f"import d2lps\n{cell}")
     assert "Traceback (most recent call last)" in shown and TOLD not in shown
     if "nothing" in cell:
         assert "d2lps/__init__.py" in shown
 
 
 def test_an_error_of_a_plan_names_its_step_under_the_readers_line(notebook):
-    shown = notebook.raised('d2lps.Plan(["a", "b"], {"g": 1}, [[d2lps.Send("a", "a", "g")]])')
+    shown = notebook.says('d2lps.Plan(["a", "b"], {"g": 1}, [[d2lps.Send("a", "a", "g")]])')
     assert "----> 1 d2lps.Plan(" in shown and "checking.py" not in shown
     assert "PlanError: bước 1: a gửi khóa g cho chính mình" in shown
 
 
 def test_a_notebook_that_is_executed_as_a_whole_fails_with_it():
-    made = Notebook()
-    made.made.cells = [nbformat.v4.new_code_cell(WRONG)]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(WRONG)])
     with pytest.raises(CellExecutionError, match=re.escape(SENTENCE.removeprefix("UnitError"))):
-        made.client.execute()
+        NotebookClient(book, timeout=60, kernel_name="python3").execute()
 
 
 def test_elsewhere_an_error_is_pythons_own(tmp_path):
@@ -194,7 +179,7 @@ def test_a_fault_while_an_error_is_shown_leaves_pythons_own_traceback(monkeypatc
 
 def test_without_ranks_px_says_how_to_start_them(notebook):
     for cell in ("%%px\n1 + 1", "%px 1 + 1"):
-        shown = notebook.raised(cell)
+        shown = notebook.says(cell)
         assert shown.startswith("NoRanks: ") and "ranks = d2lps.ranks(4)" in shown and len(shown.split("\n")) == 1
 
 
@@ -202,7 +187,7 @@ def test_after_a_restart_px_still_says_it(monkeypatch):
     from d2lps.notebook.ranks import startup
 
     monkeypatch.setenv("PYTHONSTARTUP", startup.__file__)  # as `make lab` does
-    made = Notebook(allow_errors=True)
+    made = ByCell()
     with made.client.setup_kernel():
-        assert "ranks = d2lps.ranks(4)" in made.raised("%%px\n1 + 1")
-        assert "NameError" in made.raised("d2lps"), "nothing of it stands among the reader's names"
+        assert "ranks = d2lps.ranks(4)" in made.says("%%px\n1 + 1")
+        assert "NameError" in made.says("d2lps"), "nothing of it stands among the reader's names"

@@ -12,9 +12,9 @@ from nbclient import NotebookClient
 from d2lps import aggregate_at, cost, pcie_server, predict, sharded, speak
 from d2lps.messages import LANGUAGES, named, sentences
 from d2lps.notebook import kept
-from d2lps.notebook.entries import PredictionError
 from d2lps.notebook.grading.course import CHAPTERS
 from d2lps.notebook.predict import COLOURS, NEAR, OTHER, known
+from d2lps.notebook.predict_page import PredictionError
 from d2lps.view.drawing.theme import THEME
 
 ASKED = {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}
@@ -38,29 +38,12 @@ def said(revealed) -> str:
 # ---------------------------------------------------------------- entries
 
 BAD = [
-    ("80 ms", "with-unit"),
-    ("80ms", "with-unit"),
-    ("0.06 s", "with-unit"),
-    ("sixty", "no-number"),
-    ("6 0", "with-unit"),
-    ("nan", "no-number"),
-    ("1e999", "no-number"),
-    (float("inf"), "no-number"),
-    ("−3", "negative"),
-    (-3, "negative"),
-    ("-0.5", "negative"),
-    (0, "negative"),
-    (0.015, "too-small-unit"),
-    ("0.015", "too-small-unit"),
-    ("15000", "too-large-unit"),
-    (0.0000001, "outside"),
-    ("7,5", "comma"),
-    ("1,000", "comma"),
-    ("", "empty"),
-    ("  ", "empty"),
-    (None, "empty"),
-    (True, "empty"),
-    ([60], "empty"),
+    *((entry, "with-unit") for entry in ("80 ms", "80ms", "0.06 s", "6 0")),
+    *((entry, "no-number") for entry in ("sixty", "nan", "1e999", float("inf"))),
+    *((entry, "negative") for entry in ("−3", -3, "-0.5", 0)),
+    *((entry, "too-small-unit") for entry in (0.015, "0.015")),
+    *(("15000", "too-large-unit"), (0.0000001, "outside"), ("7,5", "comma"), ("1,000", "comma")),
+    *((entry, "empty") for entry in ("", "  ", None, True, [60])),
 ]
 
 

@@ -4,16 +4,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
-from nbclient import NotebookClient
+from helpers.notebooks import ByCell
+from helpers.scripts import torchrun
 from nbclient.exceptions import DeadKernelError
 
 import d2lps
@@ -54,27 +53,8 @@ def gone(group: int, within: float) -> bool:
     return not together(group)
 
 
-class Notebook:
-    """A notebook with a kernel of its own, run cell by cell."""
-
-    def __init__(self):
-        self.made = nbformat.v4.new_notebook()
-        self.client = NotebookClient(self.made, timeout=60, kernel_name="python3", allow_errors=True)
-
-    def run(self, source: str) -> list:
-        """The outputs of a cell."""
-        self.made.cells.append(nbformat.v4.new_code_cell(source))
-        return self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
-
-    def says(self, source: str) -> str:
-        """Return the outputs and errors of a cell, as plain text."""
-        texts = [
-            output.get("text")
-            or output.get("data", {}).get("text/plain")
-            or re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.get("traceback", ())))
-            for output in self.run(source)
-        ]
-        return "\n".join(text.rstrip("\n") for text in texts)
+class Notebook(ByCell):
+    """One whose cells are interrupted."""
 
     def interrupted(self, folder: Path, cell: str) -> tuple[str, float]:
         """Return the output of a cell that is interrupted once all ranks wait in it, and the seconds until its end."""
@@ -275,16 +255,7 @@ for carrier in d2lps.Processes(deadline=10), d2lps.SharedMemory(deadline=10):
 
 def test_the_same_program_runs_under_torchrun(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--local-addr=127.0.0.1",
-        "--nproc-per-node=3",
-        "script.py",
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = torchrun(tmp_path / "script.py", 3, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     assert re.findall(r"<Trace: ([^,]+), (\d+) events", done.stdout) == [("gloo ×3", "12"), ("shared memory ×3", "12")]
 

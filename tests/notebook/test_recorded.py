@@ -11,7 +11,7 @@ from matplotlib import pyplot
 
 import d2lps
 from d2lps.messages import LANGUAGES, speak
-from d2lps.notebook import d2l_compat, d2l_own, recorded
+from d2lps.notebook import d2l_compat, recorded
 from d2lps.notebook.grading.course import CHAPTERS
 from d2lps.notebook.plots import as_html
 
@@ -59,11 +59,13 @@ def without_d2l(monkeypatch):
 
 
 def test_without_the_package_d2l_our_own_helpers_stand_in(without_d2l):
-    assert without_d2l is d2l_own
+    assert without_d2l is d2l_compat
     assert without_d2l.try_all_gpus() == [torch.device(f"cuda:{i}") for i in range(torch.cuda.device_count())]
     timer = without_d2l.Timer()
     assert timer.stop() >= 0 and timer.avg() == timer.sum() == timer.times[0]
-    with pytest.raises(d2l_own.D2lMissing, match=r"d2l.FashionMNIST needs the package d2l.*\[course,d2l\].*d2l.plot"):
+    with pytest.raises(
+        d2l_compat.D2lMissing, match=r"d2l.FashionMNIST needs the package d2l.*\[course,d2l\].*d2l.plot"
+    ):
         without_d2l.FashionMNIST()
     assert not hasattr(without_d2l, "no_such_helper")
 
@@ -82,7 +84,7 @@ def test_our_plots_are_those_of_d2l(call):
     d2l = pytest.importorskip("d2l", reason="d2l is for Python 3.11") and d2l_compat._import_d2l()
     arguments, options = PLOTS[call]
     pictures = []
-    for helpers in (d2l, d2l_own):
+    for helpers in (d2l, d2l_compat):
         pyplot.close("all")
         helpers.plot(*arguments, **options)
         pictures.append(re.sub(r'"#?[mp][0-9a-f]{10}"|url\(#\w+\)', "", as_html(pyplot.gcf())))
@@ -91,7 +93,7 @@ def test_our_plots_are_those_of_d2l(call):
 
 
 def test_our_images_are_in_rows_and_columns():
-    axes = d2l_own.show_images(torch.rand(6, 4, 4), 2, 3, titles=[*"abcdef"])
+    axes = d2l_compat.show_images(torch.rand(6, 4, 4), 2, 3, titles=[*"abcdef"])
     assert len(axes) == 6 and [place.get_title() for place in axes] == [*"abcdef"]
     assert all(place.images[0].get_array().shape == (4, 4) for place in axes)
     pyplot.close("all")

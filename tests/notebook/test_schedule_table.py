@@ -24,7 +24,7 @@ from d2lps.schedule import (
     zero_bubble,
 )
 
-chromium, new_page = browsers.chromium, browsers.new_page
+chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 PAGE = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
     '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}</style><main>%s</main>'
@@ -219,22 +219,16 @@ def test_tables_of_torch_and_torchtitan_are_read_alike(law):
 
 
 @pytest.fixture
-def opened(new_page, tmp_path):
-    """Open an editor as a page that asks the network for nothing and logs no errors."""
-    wrong = []
+def opened(quiet_page, tmp_path):
+    """Open an editor as a page."""
 
     def open_it(shown, width: int = 1000, **media):
         (tmp_path / "page.html").write_text(PAGE % shown._repr_html_(), "utf-8")
-        page = new_page(viewport={"width": width, "height": 900}, **media)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
-        page.goto((tmp_path / "page.html").as_uri())
+        page = quiet_page((tmp_path / "page.html").as_uri(), viewport={"width": width, "height": 900}, **media)
         page.wait_for_selector(".d2-edit")
         return page
 
-    yield open_it
-    assert wrong == []
+    return open_it
 
 
 def line(page, device: int) -> list[str]:

@@ -69,423 +69,118 @@ def step(node="a", **numbers):
 
 class Broken(NamedTuple):
     reason: str
-    build: Callable
     step: int | None
-    sentence: str
+    build: Callable
+    values: str
 
 
+# reason, step, what builds it, and the values in its sentence
 BROKEN = [
-    Broken(
-        "names-wanted",
-        lambda: plan(nodes="gpu0"),
-        None,
-        "the nodes of a plan are a list of names such as ['gpu0', 'gpu1'], not 'gpu0'",
-    ),
-    Broken(
-        "names-wanted",
-        lambda: sharded(4),
-        None,
-        "the nodes of a plan are a list of names such as ['gpu0', 'gpu1'], not 4",
-    ),
-    Broken("no-nodes", lambda: aggregate_at([], "cpu"), None, "a plan needs at least one node, but none was given"),
-    Broken("no-nodes", lambda: sharded([]), None, "a plan needs at least one node, but none was given"),
-    Broken(
-        "bad-name",
-        lambda: plan(nodes=["gpu 0", "b"]),
-        None,
-        "'gpu 0' cannot be the name of a node: write a string without spaces, commas or arrows, such as 'gpu0'",
-    ),
-    Broken(
-        "bad-name",
-        lambda: aggregate_at(["gpu0", 1], "gpu0"),
-        None,
-        "1 cannot be the name of a node: write a string without spaces, commas or arrows, such as 'gpu0'",
-    ),
-    Broken(
-        "bad-name",
-        lambda: aggregate_at(["gpu0", "gpu1"], None),
-        None,
-        "None cannot be the name of a node: write a string without spaces, commas or arrows, such as 'gpu0'",
-    ),
-    Broken("duplicate-name", lambda: sharded(["gpu0", "gpu1", "gpu0"]), None, "node gpu0 is named twice"),
-    Broken("duplicate-name", lambda: sharded(["gpu0"], servers=["cpu", "cpu"]), None, "node cpu is named twice"),
-    Broken(
-        "bad-key",
-        lambda: plan(share={"": 1}),
-        None,
-        "'' cannot be a key: write a string without spaces, commas or arrows, such as 'g1'",
-    ),
-    Broken(
-        "share-wanted",
-        lambda: plan(share=["g1", "g2"]),
-        None,
-        "shares must map each key to its fraction, such as {'g1': '1/2', 'g2': '1/2'}, but ['g1', 'g2'] does not",
-    ),
-    Broken(
-        "inexact-share",
-        lambda: plan(share={"g1": 0.1, "g2": 0.9}),
-        None,
-        "the share of g1 is the float 0.1, which is not exact: write '1/10'",
-    ),
-    Broken(
-        "bad-share",
-        lambda: plan(share={"g": "-1/4"}),
-        None,
-        "the share of g is '-1/4': write a fraction of 0 or more, such as '1/4'",
-    ),
-    Broken(
-        "bad-share",
-        lambda: plan(share={"g": "half"}),
-        None,
-        "the share of g is 'half': write a fraction of 0 or more, such as '1/4'",
-    ),
-    Broken(
-        "bad-share",
-        lambda: plan(share={"g": "1/0"}),
-        None,
-        "the share of g is '1/0': write a fraction of 0 or more, such as '1/4'",
-    ),
-    Broken(
-        "share-sum",
-        lambda: plan(share={"g1": "1/2", "g2": "1/3"}),
-        None,
-        "the shares add up to 5/6, not to 1: part of the gradient would be lost or sent twice",
-    ),
-    Broken(
-        "share-sum",
-        lambda: plan(share={}),
-        None,
-        "the shares add up to 0, not to 1: part of the gradient would be lost or sent twice",
-    ),
-    Broken(
-        "bad-chunks",
-        lambda: aggregate_at(["gpu0", "gpu1"], "gpu0", chunks=0),
-        None,
-        "chunks = 0: the number of chunks must be a whole number, 1 or more",
-    ),
-    Broken(
-        "bad-chunks",
-        lambda: sharded(["gpu0", "gpu1"], chunks=-1),
-        None,
-        "chunks = -1: the number of chunks must be a whole number, 1 or more",
-    ),
-    Broken(
-        "unknown-node",
-        lambda: plan([to_a()], [Send("a", "c", "g", "copy")]),
-        2,
-        "step 2 names node c, which is not in the plan (nodes: a b)",
-    ),
-    Broken("unknown-node", lambda: plan([step("c")]), 1, "step 1 names node c, which is not in the plan (nodes: a b)"),
-    Broken(
-        "unknown-node", lambda: plan(holds=["c"]), None, "holds names node c, which is not in the plan (nodes: a b)"
-    ),
-    Broken(
-        "unknown-node",
-        lambda: plan(wants=[("c", "g")]),
-        None,
-        "wants names node c, which is not in the plan (nodes: a b)",
-    ),
-    Broken(
-        "unknown-key", lambda: plan([Send("b", "a", "h")]), 1, "step 1 names key h, which is not in the plan (keys: g)"
-    ),
-    Broken(
-        "unknown-key", lambda: plan(holds=[("a", "h")]), None, "holds names key h, which is not in the plan (keys: g)"
-    ),
-    Broken(
-        "unknown-key",
-        lambda: sharded(["a", "b"]).order("h"),
-        None,
-        "order names key h, which is not in the plan (keys: g1 g2)",
-    ),
-    Broken(
-        "unknown-state",
-        lambda: plan([to_a()], [to_b()], wants=[("a", "g", "new")]),
-        None,
-        "a wants key g as 'new': write 'sum' or 'updated'",
-    ),
-    Broken(
-        "unknown-op",
-        lambda: plan([to_a("mean")]),
-        1,
-        "step 1: b sends key g to a with op 'mean': write 'add' or 'copy'",
-    ),
-    Broken(
-        "unknown-rule",
-        lambda: plan([to_a(), Update("a", "g", "lion")]),
-        1,
-        "step 1: a updates key g by the rule 'lion', which d2lps does not know (rules: sgd adagrad adam)",
-    ),
+    Broken("names-wanted", None, lambda: plan(nodes="gpu0"), "'gpu0'"),
+    Broken("names-wanted", None, lambda: sharded(4), "4"),
+    Broken("no-nodes", None, lambda: aggregate_at([], "cpu"), ""),
+    Broken("no-nodes", None, lambda: sharded([]), ""),
+    Broken("bad-name", None, lambda: plan(nodes=["gpu 0", "b"]), "'gpu 0'"),
+    Broken("bad-name", None, lambda: aggregate_at(["gpu0", 1], "gpu0"), "1"),
+    Broken("bad-name", None, lambda: aggregate_at(["gpu0", "gpu1"], None), "None"),
+    Broken("duplicate-name", None, lambda: sharded(["gpu0", "gpu1", "gpu0"]), "gpu0"),
+    Broken("duplicate-name", None, lambda: sharded(["gpu0"], servers=["cpu", "cpu"]), "cpu"),
+    Broken("bad-key", None, lambda: plan(share={"": 1}), "''"),
+    Broken("share-wanted", None, lambda: plan(share=["g1", "g2"]), "['g1', 'g2']"),
+    Broken("inexact-share", None, lambda: plan(share={"g1": 0.1, "g2": 0.9}), "g1 | 0.1 | 1/10"),
+    Broken("bad-share", None, lambda: plan(share={"g": "-1/4"}), "g | '-1/4'"),
+    Broken("bad-share", None, lambda: plan(share={"g": "half"}), "g | 'half'"),
+    Broken("bad-share", None, lambda: plan(share={"g": "1/0"}), "g | '1/0'"),
+    Broken("share-sum", None, lambda: plan(share={"g1": "1/2", "g2": "1/3"}), "5/6"),
+    Broken("share-sum", None, lambda: plan(share={}), "0"),
+    Broken("bad-chunks", None, lambda: aggregate_at(["gpu0", "gpu1"], "gpu0", chunks=0), "0"),
+    Broken("bad-chunks", None, lambda: sharded(["gpu0", "gpu1"], chunks=-1), "-1"),
+    Broken("unknown-node", 2, lambda: plan([to_a()], [Send("a", "c", "g", "copy")]), "step 2 | c | a b"),
+    Broken("unknown-node", 1, lambda: plan([step("c")]), "step 1 | c | a b"),
+    Broken("unknown-node", None, lambda: plan(holds=["c"]), "holds | c | a b"),
+    Broken("unknown-node", None, lambda: plan(wants=[("c", "g")]), "wants | c | a b"),
+    Broken("unknown-key", 1, lambda: plan([Send("b", "a", "h")]), "step 1 | h | g"),
+    Broken("unknown-key", None, lambda: plan(holds=[("a", "h")]), "holds | h | g"),
+    Broken("unknown-key", None, lambda: sharded(["a", "b"]).order("h"), "order | h | g1 g2"),
+    Broken("unknown-state", None, lambda: plan([to_a()], [to_b()], wants=[("a", "g", "new")]), "a | g | 'new'"),
+    Broken("unknown-op", 1, lambda: plan([to_a("mean")]), "b | a | g | 'mean'"),
+    Broken("unknown-rule", 1, lambda: plan([to_a(), Update("a", "g", "lion")]), "a | g | 'lion' | sgd adagrad adam"),
+    Broken("bad-numbers", 1, lambda: plan([to_a(), step(lr="fast")]), "a | sgd | lr | lr momentum weight_decay"),
+    Broken("bad-numbers", 1, lambda: plan([to_a(), step(momentum=0.9)]), "a | sgd | lr | lr momentum weight_decay"),
     Broken(
         "bad-numbers",
-        lambda: plan([to_a(), step(lr="fast")]),
         1,
-        "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
-        "(the rule takes: lr momentum weight_decay)",
-    ),
-    Broken(
-        "bad-numbers",
-        lambda: plan([to_a(), step(momentum=0.9)]),
-        1,
-        "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
-        "(the rule takes: lr momentum weight_decay)",
-    ),
-    Broken(
-        "bad-numbers",
         lambda: plan([to_a(), step(lr=0.1, nesterov=1)]),
-        1,
-        "step 1: the number nesterov of the rule sgd at a is missing, not a number, or unknown "
-        "(the rule takes: lr momentum weight_decay)",
+        "a | sgd | nesterov | lr momentum weight_decay",
+    ),
+    Broken("bad-numbers", 1, lambda: plan([to_a(), step(lr=float("nan"))]), "a | sgd | lr | lr momentum weight_decay"),
+    Broken("unfit-number", 1, lambda: plan([to_a(), step(lr=0.1, momentum=-1)]), "0 or more | a | sgd | momentum | -1"),
+    Broken("not-an-act", 2, lambda: plan([to_a()], ["broadcast"]), "'broadcast'"),
+    Broken(
+        "steps-wanted", None, lambda: Plan(["a", "b"], {"g": 1}, [to_a()]), "Send(src='b', dst='a', key='g', op='add')"
     ),
     Broken(
-        "bad-numbers",
-        lambda: plan([to_a(), step(lr=float("nan"))]),
-        1,
-        "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
-        "(the rule takes: lr momentum weight_decay)",
+        "steps-wanted", None, lambda: Plan(["a", "b"], {"g": 1}, to_a()), "Send(src='b', dst='a', key='g', op='add')"
     ),
-    Broken(
-        "unfit-number",
-        lambda: plan([to_a(), step(lr=0.1, momentum=-1)]),
-        1,
-        "step 1: momentum = -1 at a: sgd takes 0 or more",
-    ),
-    Broken(
-        "not-an-act",
-        lambda: plan([to_a()], ["broadcast"]),
-        2,
-        "step 2 contains 'broadcast', which is neither a Send nor an Update",
-    ),
-    Broken(
-        "steps-wanted",
-        lambda: Plan(["a", "b"], {"g": 1}, [to_a()]),
-        None,
-        "the steps of a plan must be a list in which each step is a list of Send and Update, such as "
-        "[[Send('gpu1', 'gpu0', 'g')]], but Send(src='b', dst='a', key='g', op='add') is not",
-    ),
-    Broken(
-        "steps-wanted",
-        lambda: Plan(["a", "b"], {"g": 1}, to_a()),
-        None,
-        "the steps of a plan must be a list in which each step is a list of Send and Update, such as "
-        "[[Send('gpu1', 'gpu0', 'g')]], but Send(src='b', dst='a', key='g', op='add') is not",
-    ),
-    Broken(
-        "steps-wanted",
-        lambda: Plan(["a", "b"], {"g": 1}, None),
-        None,
-        "the steps of a plan must be a list in which each step is a list of Send and Update, such as "
-        "[[Send('gpu1', 'gpu0', 'g')]], but None is not",
-    ),
-    Broken(
-        "plan-wanted",
-        lambda: check(None),
-        None,
-        "check needs a plan, not None: sharded(['gpu0', 'gpu1']) makes one, and so does Plan(nodes, share, steps)",
-    ),
-    Broken(
-        "plan-wanted",
-        lambda: together(sharded(["a"]), ["a"]),
-        None,
-        "together needs a plan, not ['a']: sharded(['gpu0', 'gpu1']) makes one, and so does Plan(nodes, share, steps)",
-    ),
-    Broken(
-        "plan-wanted",
-        lambda: cost.shared(None, pcie_server(), 1),
-        None,
-        "cost needs a plan, not None: sharded(['gpu0', 'gpu1']) makes one, and so does Plan(nodes, share, steps)",
-    ),
-    Broken(
-        "no-plans",
-        lambda: together(),
-        None,
-        "together needs at least one plan, but none was given: write together(ring(nodes), tree(nodes, key='h'))",
-    ),
-    Broken(
-        "key-clash",
-        lambda: together(sharded(["a", "b"]), sharded(["b", "a"])),
-        None,
-        "key g1 is in more than one of the plans: give each plan keys of its own, such as ring(nodes, key='h')",
-    ),
-    Broken(
-        "shares-of-plans",
-        lambda: together(sharded(["a", "b"]), shares=["1/2", "1/2"]),
-        None,
-        "shares = ['1/2', '1/2'] for 1 plans: write one fraction for each plan, such as ['2/3', '1/3']",
-    ),
-    Broken(
-        "inexact-share",
-        lambda: together(sharded(["a"]), shares=[1.0]),
-        None,
-        "the share of plans[0] is the float 1.0, which is not exact: write '1'",
-    ),
-    Broken(
-        "power-of-two",
-        lambda: halving_doubling(["a", "b", "c"]),
-        None,
-        "halving_doubling needs 1, 2, 4, 8, … nodes, but there are 3: "
-        "leave some out, or use ring or double_tree, which take any number",
-    ),
-    Broken(
-        "inside-wanted",
-        lambda: hierarchical(["a"], built_ring(["a", "b"])),
-        None,
-        "inside = ['a']: map each machine's leader to its devices, such as {'a/cpu': ['a/gpu0', 'a/gpu1']}",
-    ),
-    Broken(
-        "leader-without",
-        lambda: hierarchical({"a": ["a"], "b": ["b"]}, built_ring(["a", "c"])),
-        None,
-        "b is a leader, but in the plan between the leaders it does not both start with a gradient "
-        "and end with the sum of every key: "
-        "make that plan for the leaders, such as ring(leaders)",
-    ),
-    Broken(
-        "no-leader",
-        lambda: hierarchical({"a": ["a"]}, built_ring(["a", "c"])),
-        None,
-        "c takes part between the machines with a gradient or a device of its own, but leads no machine: "
-        "name it in inside",
-    ),
-    Broken(
-        "sizes",
-        lambda: collectives.all_to_all(["a", "b"], sizes=[[1, 2], [3]]),
-        None,
-        "the sizes of an all-to-all are 2 rows of 2 whole numbers, 0 or more, and not all 0",
-    ),
-    Broken(
-        "unequal-hosts",
-        lambda: rail_wise([["a", "b"], ["c"]]),
-        None,
-        "each host must have as many GPUs as the others, but they have 2 1",
-    ),
-    Broken(
-        "pairs-wanted",
-        lambda: plan(holds="gpu0"),
-        None,
-        "holds must list names of nodes or (node, key) pairs, but 'gpu0' is neither",
-    ),
-    Broken(
-        "pairs-wanted",
-        lambda: plan(wants=[("a", "g", "sum", "g")]),
-        None,
-        "wants must list names of nodes or (node, key) pairs, but ('a', 'g', 'sum', 'g') is neither",
-    ),
-    Broken(
-        "bad-update",
-        lambda: aggregate_at(["a", "b"], "a", update="sgd"),
-        None,
-        "update = 'sgd': write a rule and its numbers, such as ('sgd', {'lr': 0.1})",
-    ),
-    Broken(
-        "unwanted",
-        lambda: plan([to_a()], wants=[]).order("g"),
-        None,
-        "no node wants key g, so there is no final sum of it",
-    ),
-    Broken("not-a-plan", lambda: Plan.from_json("{}"), None, "this is not a plan that d2lps wrote (KeyError: 'd2lps')"),
-    Broken(
-        "not-a-plan",
-        lambda: Plan.from_json('{"d2lps": "trace"}'),
-        None,
-        "this is not a plan that d2lps wrote (ValueError: d2lps = 'trace')",
-    ),
-    Broken("to-itself", lambda: plan([Send("a", "a", "g")]), 1, "step 1: a sends key g to itself"),
-    Broken(
-        "not-held", lambda: plan([to_b("add")], holds=["b"]), 1, "step 1: a sends key g to b, but holds none of it yet"
-    ),
-    Broken("counted-twice", lambda: plan([to_a()], [to_a()]), 2, "step 2: a adds key g from b, and so counts b twice"),
-    Broken("counted-twice", lambda: plan([to_a(), to_a()]), 1, "step 1: a adds key g from b, and so counts b twice"),
-    Broken(
-        "counted-twice", lambda: plan([to_a()], [to_b("add")]), 2, "step 2: b adds key g from a, and so counts b twice"
-    ),
+    Broken("steps-wanted", None, lambda: Plan(["a", "b"], {"g": 1}, None), "None"),
+    Broken("plan-wanted", None, lambda: check(None), "check | None"),
+    Broken("plan-wanted", None, lambda: together(sharded(["a"]), ["a"]), "together | ['a']"),
+    Broken("plan-wanted", None, lambda: cost.shared(None, pcie_server(), 1), "cost | None"),
+    Broken("no-plans", None, lambda: together(), ""),
+    Broken("key-clash", None, lambda: together(sharded(["a", "b"]), sharded(["b", "a"])), "g1"),
+    Broken("shares-of-plans", None, lambda: together(sharded(["a", "b"]), shares=["1/2", "1/2"]), "['1/2', '1/2'] | 1"),
+    Broken("inexact-share", None, lambda: together(sharded(["a"]), shares=[1.0]), "plans[0] | 1.0 | 1"),
+    Broken("power-of-two", None, lambda: halving_doubling(["a", "b", "c"]), "halving_doubling | 3"),
+    Broken("inside-wanted", None, lambda: hierarchical(["a"], built_ring(["a", "b"])), "['a']"),
+    Broken("leader-without", None, lambda: hierarchical({"a": ["a"], "b": ["b"]}, built_ring(["a", "c"])), "b"),
+    Broken("no-leader", None, lambda: hierarchical({"a": ["a"]}, built_ring(["a", "c"])), "c"),
+    Broken("sizes", None, lambda: collectives.all_to_all(["a", "b"], sizes=[[1, 2], [3]]), "2"),
+    Broken("unequal-hosts", None, lambda: rail_wise([["a", "b"], ["c"]]), "2 1"),
+    Broken("pairs-wanted", None, lambda: plan(holds="gpu0"), "holds | 'gpu0'"),
+    Broken("pairs-wanted", None, lambda: plan(wants=[("a", "g", "sum", "g")]), "wants | ('a', 'g', 'sum', 'g')"),
+    Broken("bad-update", None, lambda: aggregate_at(["a", "b"], "a", update="sgd"), "'sgd'"),
+    Broken("unwanted", None, lambda: plan([to_a()], wants=[]).order("g"), "g"),
+    Broken("not-a-plan", None, lambda: Plan.from_json("{}"), "KeyError: 'd2lps'"),
+    Broken("not-a-plan", None, lambda: Plan.from_json('{"d2lps": "trace"}'), "ValueError: d2lps = 'trace'"),
+    Broken("to-itself", 1, lambda: plan([Send("a", "a", "g")]), "a | g"),
+    Broken("not-held", 1, lambda: plan([to_b("add")], holds=["b"]), "a | b | g"),
+    Broken("counted-twice", 2, lambda: plan([to_a()], [to_a()]), "a | b | g | b"),
+    Broken("counted-twice", 1, lambda: plan([to_a(), to_a()]), "a | b | g | b"),
+    Broken("counted-twice", 2, lambda: plan([to_a()], [to_b("add")]), "b | a | g | b"),
+    Broken("overwritten", 1, lambda: plan([to_a(), to_a("copy")]), "a | g"),
+    Broken("overwritten", 1, lambda: plan([to_a("copy"), to_a("copy")]), "a | g"),
     Broken(
         "overwritten",
-        lambda: plan([to_a(), to_a("copy")]),
         1,
-        "step 1: key g of a is overwritten while something else is written to it",
-    ),
-    Broken(
-        "overwritten",
-        lambda: plan([to_a("copy"), to_a("copy")]),
-        1,
-        "step 1: key g of a is overwritten while something else is written to it",
-    ),
-    Broken(
-        "overwritten",
         lambda: plan([Send("b", "a", "g", "copy"), Send("c", "a", "g", "add")], nodes=["a", "b", "c"]),
-        1,
-        "step 1: key g of a is overwritten while something else is written to it",
+        "a | g",
     ),
+    Broken("add-updated", 2, lambda: plan([to_a(), step()], [to_a()]), "a | b | g"),
+    Broken("add-updated", 2, lambda: plan([to_a(), step()], [to_b("add")]), "b | a | g"),
+    Broken("update-too-early", 1, lambda: plan([step()]), "a | g | b"),
     Broken(
-        "add-updated",
-        lambda: plan([to_a(), step()], [to_a()]),
-        2,
-        "step 2: a adds key g from b, but a key that is already updated takes no more gradients",
+        "update-too-early", 1, lambda: plan([step("c"), to_a()], nodes=["a", "b", "c"], holds=["a", "b"]), "c | g | a b"
     ),
-    Broken(
-        "add-updated",
-        lambda: plan([to_a(), step()], [to_b("add")]),
-        2,
-        "step 2: b adds key g from a, but a key that is already updated takes no more gradients",
-    ),
-    Broken(
-        "update-too-early", lambda: plan([step()]), 1, "step 1: a updates key g before its sum is complete: b missing"
-    ),
-    Broken(
-        "update-too-early",
-        lambda: plan([step("c"), to_a()], nodes=["a", "b", "c"], holds=["a", "b"]),
-        1,
-        "step 1: c updates key g before its sum is complete: a b missing",
-    ),
-    Broken(
-        "nothing-to-update",
-        lambda: Plan(["a"], {"g": 1}, [[step()]], holds=[], wants=["a"]),
-        1,
-        "step 1: a updates key g, but no node has a gradient for it",
-    ),
-    Broken("updated-twice", lambda: plan([to_a(), step(), step()]), 1, "step 1: a updates key g a second time"),
-    Broken("updated-twice", lambda: plan([to_a(), step()], [step()]), 2, "step 2: a updates key g a second time"),
-    Broken(
-        "nothing-arrived",
-        lambda: plan([], holds=["a"]),
-        None,
-        "at the end, after 1 steps: b wants key g but has none of it",
-    ),
-    Broken(
-        "incomplete",
-        lambda: plan([to_a()]),
-        None,
-        "at the end, after 1 steps: key g of b is not the whole sum: a missing",
-    ),
-    Broken(
-        "incomplete",
-        lambda: plan([to_b("copy")]),
-        None,
-        "at the end, after 1 steps: key g of a is not the whole sum: b missing",
-    ),
-    Broken(
-        "not-updated",
-        lambda: plan([to_a()], [to_b()], wants=[("b", "g", "updated")]),
-        None,
-        "at the end, after 2 steps: b wants key g updated, but has only its sum",
-    ),
-    Broken(
-        "updated-unwanted",
-        lambda: plan([to_a(), step()], [to_b()], wants=[("b", "g", "sum")]),
-        None,
-        "at the end, after 2 steps: b wants the sum of key g, but has it already updated",
-    ),
+    Broken("nothing-to-update", 1, lambda: Plan(["a"], {"g": 1}, [[step()]], holds=[], wants=["a"]), "a | g"),
+    Broken("updated-twice", 1, lambda: plan([to_a(), step(), step()]), "a | g"),
+    Broken("updated-twice", 2, lambda: plan([to_a(), step()], [step()]), "a | g"),
+    Broken("nothing-arrived", None, lambda: plan([], holds=["a"]), "1 | b | g"),
+    Broken("incomplete", None, lambda: plan([to_a()]), "1 | b | g | a"),
+    Broken("incomplete", None, lambda: plan([to_b("copy")]), "1 | a | g | b"),
+    Broken("not-updated", None, lambda: plan([to_a()], [to_b()], wants=[("b", "g", "updated")]), "2 | b | g"),
+    Broken("updated-unwanted", None, lambda: plan([to_a(), step()], [to_b()], wants=[("b", "g", "sum")]), "2 | b | g"),
 ]
 
 WORDS = {"nodes", "shares", "step"}  # of the step table; every other key under [plan] is a refusal
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.reason)
-def test_a_broken_plan_is_refused_in_one_sentence(broken):
+def test_a_broken_plan_is_refused_by_what_is_wrong_and_where(broken):
     with pytest.raises(PlanError) as caught:
         broken.build()
     error = caught.value
-    assert (error.reason, error.step, str(error)) == (broken.reason, broken.step, broken.sentence)
+    assert (error.reason, error.step) == (broken.reason, broken.step)
+    assert " | ".join(map(str, error.values.values())) == broken.values
 
 
 def test_every_refusal_in_the_messages_is_provoked_above():
@@ -529,6 +224,7 @@ def test_a_refusal_survives_the_way_to_another_process():
 
 
 TRANSLATED = {
+    "en": "step 2: a adds key g from b, and so counts b twice",
     "vi": "bước 2: a cộng khóa g nhận từ b, nên tính b hai lần",
     "zh": "第 2 步：a 加上来自 b 的键 g，于是 b 被计入两次",
 }
@@ -572,11 +268,9 @@ NONSENSE = [
     lambda: plan(holds=[("a", "g", "sum")]),
     lambda: plan(holds=[5]),
     lambda: plan(wants=[()]),
-    lambda: plan(wants=[("a", "g", "sum", "g")]),
     lambda: plan(wants=[("a", ["g"])]),
     lambda: plan(5),
     lambda: Plan(["a"], {"g": 1}, 5),
-    lambda: Plan(["a"], {"g": 1}, None),
     lambda: plan([Update("a", "g", "sgd", 5)]),
     lambda: plan([Update("a", "g", "sgd", ("lr", 0.1))]),
     lambda: plan([Update("a", "g", "sgd", (("lr", 10**400),))]),
@@ -589,7 +283,6 @@ NONSENSE = [
     lambda: plan(share={("g",): 1}),
     lambda: aggregate_at(["a", "b\x00"], "a"),
     lambda: aggregate_at(["a", "b\ud800"], "a"),
-    lambda: aggregate_at(["a", "b"], "a", update="sgd"),
     lambda: aggregate_at(["a", "b"], "a", update=("sgd", 0.1)),
     lambda: aggregate_at(["a", "b"], "a", update=("adam", {})),
     lambda: aggregate_at(["a", "b"], ["a"]),

@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.__main__ import FILES, row_of
+
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "tests/benchmarks").glob("*.py") if path.stem != "saved")
 TABLES = {  # what each prints, at least
     "carriers": ["P1 ", "P2 ", "P3 ", "P8h"],
     "classes": ["notebooks: 1", "seconds: "],
@@ -29,14 +31,25 @@ DEADLINE = 600.0  # seconds; on an idle machine each takes less than 30
 
 
 @pytest.mark.slow(20)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
 def test_a_benchmark_runs_and_prints_its_table(name):
-    command = [sys.executable, f"tests/benchmarks/{name}.py", "--quick"]
+    command = [sys.executable, "-m", "tests.benchmarks", name, "--quick"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == 0, run.stdout + run.stderr
     assert [what for what in TABLES[name] if not re.search(what, run.stdout)] == [], run.stdout
 
 
-def test_make_bench_runs_all_of_them():
-    recipe = re.search(r"^bench:.*?\n\n", (ROOT / "Makefile").read_text("utf-8"), re.M | re.S)[0]
-    assert sorted(re.search(r"for name in ([a-z ]+);", recipe)[1].split()) == NAMES
+@pytest.mark.slow(5)  # it imports all that is measured
+def test_the_command_knows_every_file_and_the_function_of_every_row():
+    there = {path.stem for path in (ROOT / "tests/benchmarks").glob("*.py")} - {"__main__", "common"}
+    assert {*FILES} == {*TABLES} == there
+    for name, rows in FILES.items():
+        module = import_module(f"tests.benchmarks.{name}")
+        assert all(callable(row_of(module, row)) for row in rows.split()), name
+
+
+@pytest.mark.slow(3)
+def test_an_unknown_row_is_refused_by_name():
+    command = [sys.executable, "-m", "tests.benchmarks", "P99"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE)
+    assert run.returncode == 2 and "there is no P99: --list prints" in run.stderr

@@ -83,19 +83,10 @@ def test_each_module_has_a_docstring(name):
     assert (import_module(name).__doc__ or "").strip()
 
 
-CORE = [
-    "d2lps",
-    "d2lps.units",
-    "d2lps.plan.share",
-    "d2lps.plan.acts",
-    "d2lps.plan.plan",
-    "d2lps.algorithms",
-    "d2lps.topology.graph",
-    "d2lps.trace",
-    "d2lps.simulate.cost",
-    "d2lps.carriers.execute",
-    "d2lps.carriers.here",
-    "d2lps.messages",
+CORE = ["d2lps", "d2lps.messages"] + [
+    f"d2lps.{name}"
+    for name in "units plan.share plan.acts plan.plan algorithms topology.graph trace simulate.cost carriers.execute "
+    "carriers.here".split()
 ]
 
 

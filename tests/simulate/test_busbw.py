@@ -13,21 +13,10 @@ from d2lps.trace import TraceError
 
 BOTH, ONE = (lambda n: Fraction(2 * (n - 1), n)), (lambda n: Fraction(n - 1, n))
 FACTORS = {  # nccl-tests, src/*.cu
-    "ring": BOTH,
-    "tree": BOTH,
-    "sharded": BOTH,
-    "recursive_doubling": BOTH,
-    "halving_doubling": BOTH,
-    "all_gather": ONE,
-    "bruck": ONE,
-    "doubling": ONE,
-    "reduce_scatter": ONE,
-    "halving": ONE,
-    "all_to_all": ONE,
-    "gather": ONE,
-    "scatter": ONE,
-    "broadcast": lambda n: 1,
-    "reduce": lambda n: 1,
+    **dict.fromkeys(("ring", "tree", "sharded", "recursive_doubling", "halving_doubling"), BOTH),
+    **dict.fromkeys(("all_gather", "bruck", "doubling", "reduce_scatter", "halving"), ONE),
+    **dict.fromkeys(("all_to_all", "gather", "scatter"), ONE),
+    **dict.fromkeys(("broadcast", "reduce"), lambda n: 1),
 }
 
 

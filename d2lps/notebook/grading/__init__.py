@@ -3,14 +3,13 @@
 Start with ``attempts.check_exercise``. A chapter's ``grader.py`` defines ``EXERCISES`` (id → :class:`Exercise`) with
 the names of this room; judges of answers that are not plans lie beside it::
 
-    exercise     what an exercise, a case and a failure are
+    exercise     what an exercise, a case and a failure are; shows the verdict
     attempts     judges all cases of one attempt, within a deadline
     plan_judge   judges answers that return a plan, and names the mistake behind a refused plan
     calls        calls an answer, stops it in time, turns its errors into sentences; plays it as all ranks of a group
     elsewhere    asks an answer in another process, and measures the objects that an answer keeps
     course       finds the texts, stubs, solutions and judges of the chapters
     edits        makes typical wrong answers out of solutions
-    verdict      shows the outcome
 """
 
 from d2lps.notebook.grading.attempts import check_exercise, solution
@@ -18,9 +17,8 @@ from d2lps.notebook.grading.calls import Stopped, call, in_turns, stop_thread
 from d2lps.notebook.grading.course import ExerciseError
 from d2lps.notebook.grading.edits import edited
 from d2lps.notebook.grading.elsewhere import elsewhere, shared_names, size_kept
-from d2lps.notebook.grading.exercise import Exercise, Failure, failure, size_text, time_text
+from d2lps.notebook.grading.exercise import Exercise, Failure, Verdict, failure, size_text, time_text
 from d2lps.notebook.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
-from d2lps.notebook.grading.verdict import Verdict
 
 __all__ = [
     "NBYTES",

@@ -9,9 +9,8 @@ from d2lps.messages import text
 from d2lps.notebook import kept
 from d2lps.notebook.grading.calls import Overtime, within
 from d2lps.notebook.grading.course import Texts, texts_of
-from d2lps.notebook.grading.exercise import Exercise, Failure, time_text
+from d2lps.notebook.grading.exercise import TODO, Exercise, Failure, Verdict, time_text
 from d2lps.notebook.grading.plan_judge import PlanJudge
-from d2lps.notebook.grading.verdict import TODO, Verdict
 from d2lps.trace import Trace
 from d2lps.view.tables import Source, source
 

@@ -1,10 +1,12 @@
-"""The definition of an exercise: its cases and its judge, and the failure of an answer."""
+"""The definition of an exercise: its cases and its judge, the failure of an answer, and the verdict on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Protocol
 
-from d2lps.messages import text
+from d2lps.messages import html_language, text
+from d2lps.notebook.shown import Late
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 
@@ -70,3 +72,89 @@ def time_text(seconds: float) -> str:
 def size_text(nbytes: float) -> str:
     """Write ``nbytes`` as a size in a sentence: ``"160 MB"``, with a no-break space before its unit."""
     return show_size(float(nbytes)).replace(" ", "\u00a0")
+
+
+TODO = "todo"  # the mistake of an exercise that was not begun
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """The judgement of one attempt at an exercise, in the language that was set when it was made.
+
+    A notebook displays it, with the player of the attempt under it; elsewhere ``print`` it.
+
+    Args:
+        passed: True if the answer is right.
+        sentence: The measurement and the bound; or the case and step in which the attempt failed, and the values
+            expected and found.
+        hint: The hint for this mistake; empty if passed.
+        ladder: The exercise's general hints, from vague to nearly the answer. A notebook folds each of them, the next
+            inside the one before; ``print`` shows only their number.
+        mistake: The mistake's name, such as ``"all-on-one"``; None if passed.
+        trace: The predicted trace of the attempt, as far as it could be played.
+    """
+
+    passed: bool
+    sentence: str
+    hint: str = ""
+    ladder: tuple[str, ...] = ()
+    mistake: str | None = None
+    trace: Trace | None = None
+
+    def __str__(self) -> str:
+        lines = [self._mark(), *self.sentence.split("\n")]
+        if self.hint:
+            lines += ["", _before(text("checks.hint")) + self.hint]
+        if self.ladder:
+            lines += ["", text("checks.ladder", count=len(self.ladder), last=len(self.ladder) - 1)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><strong>{self._mark()}</strong></p>"]
+        parts += [f"<p>{_html(line)}</p>" for line in self.sentence.split("\n") if line]
+        if self.hint:
+            parts.append(f"<p><strong>{_before(escape(text('checks.hint')))}</strong>{_html(self.hint)}</p>")
+        if self.ladder:
+            parts.append(self._folded())
+        # The text has the page's own colour, so that it is readable on light and dark.
+        edge = "solid #2e9e6b" if self.passed else "dotted #808896" if self.mistake == TODO else "double #d9822b"
+        style = f"border-left:.3em {edge};padding-left:.9em;max-width:48em"
+        return f'<div class="d2lps-verdict" lang="{html_language()}" style="{style}">{"".join(parts)}</div>'
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(Late(lambda: {"text/plain": str(self), "text/html": self._repr_html_()}))
+        if self.trace is None:
+            return
+        try:
+            from d2lps.view.player import watch
+        except ImportError:  # the player needs more packages than the core; show the verdict without it
+            return
+        display(watch(self.trace))
+
+    def _folded(self) -> str:
+        """Return the ladder as HTML: each hint is folded inside the one before, so that none is seen by accident."""
+        html = ""
+        for number, rung in reversed([*enumerate(self.ladder, 1)]):
+            label = escape(text("checks.show-hint", number=number, count=len(self.ladder)))
+            html = f"<details><summary>{label}</summary><p>{_html(rung)}</p>{html}</details>"
+        return html
+
+    def _mark(self) -> str:
+        if self.mistake == TODO:
+            return f"– {text('checks.not-begun')}"
+        return f"✓ {text('checks.right')}" if self.passed else f"✗ {text('checks.not-yet')}"
+
+
+def _before(label: str) -> str:
+    """Return a label with the space that follows it in its language: none after a full-width colon."""
+    return label if label.endswith("：") else label + " "
+
+
+def _html(sentence: str) -> str:
+    """Return a sentence as HTML, with text in backticks as code."""
+    parts = escape(sentence, quote=False).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

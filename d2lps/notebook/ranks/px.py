@@ -16,8 +16,7 @@ from IPython.display import publish_display_data
 
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.messages import counted, language, speak, text
-from d2lps.notebook.ranks.rank import begin
-from d2lps.notebook.ranks.waiting import brief
+from d2lps.notebook.ranks.rank import begin, brief
 
 LET_GO = 0.6  # seconds that the ranks of an interrupted cell have
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,12 +1,16 @@
-"""The program of a rank: an engine of ipyparallel with the environment variables of torchrun."""
+"""The program of a rank, an engine of ipyparallel with torchrun's environment variables; and ``%%px`` without ranks.
+
+Until it is called it needs neither torch nor ipyparallel.
+"""
 
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
 
-from d2lps.messages import counted, speak
+from d2lps.messages import counted, speak, text
 
 TELLS = 0.5  # seconds between two reports of rank 0 on its progress
 
@@ -90,3 +94,27 @@ def begin(cell: int, language: str) -> None:
     counted.reached = None  # an interrupted loop may have left it
     if not distributed_c10d.is_initialized():
         distributed_c10d._world.group_count = cell * 1_000_000
+
+
+# ---- ``%%px`` before there are ranks, or after a restart of the kernel: it says how to start them
+
+
+def stand_in() -> None:
+    """Register the magic in a notebook that has no ``%%px`` yet. IPython must have been imported."""
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is None or shell.find_cell_magic("px") is not None:
+        return
+    shell.register_magic_function(without_ranks, "line_cell", "px")
+
+
+def without_ranks(line: str, cell: str | None = None) -> None:
+    """Raise NoRanks for ``%px`` and ``%%px``."""
+    from d2lps.carriers.rendezvous import NoRanks
+
+    raise brief(NoRanks(text("ranks.none")))
+
+
+def brief(error: BaseException) -> BaseException:
+    """Return the error, which IPython then shows without a traceback."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}".removesuffix(": ")]
+    return error

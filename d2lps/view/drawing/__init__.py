@@ -18,14 +18,13 @@ from d2lps.schedule import Schedule
 from d2lps.simulate import Network
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
-from d2lps.view.drawing.described import described, told
 from d2lps.view.drawing.hash_ring import hash_ring, moved, two_rings
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.legend import folded, marks
 from d2lps.view.drawing.links import topology_picture
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.space_time import messages, space_time
-from d2lps.view.drawing.still import origin, still
+from d2lps.view.drawing.still import described, origin, still, told
 from d2lps.view.drawing.svg import legible
 
 MOST_NODES, MOST_EVENTS, MOST_MESSAGES = 64, 20_000, 500

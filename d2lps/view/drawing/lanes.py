@@ -242,6 +242,8 @@ def _hues(schedule: Schedule) -> dict[object, int]:
 
 def _meaning(schedule: Schedule) -> str:
     """Return what the colors of :func:`_hues` tell apart; empty if all tasks have one color."""
+    if "kv0" in schedule.values:  # of context parallelism
+        return "keys"
     numbers = {(task.node, task.batch) for task in schedule.tasks if task.name in PALE and task.batch is not None}
     if len({batch for _, batch in numbers}) > 1:
         return "batches" if len(numbers) > len({node for node, _ in numbers}) else "replicas"
@@ -328,7 +330,7 @@ def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
 
     others = sorted(names - {*PALE, *PLAIN})
     entries = {
-        **{name: (name in hues, colors) for name in ("batches", "replicas", "operators")},
+        **{name: (name in hues, colors) for name in ("batches", "replicas", "operators", "keys")},
         **{name: (name in names, task(name)) for name in (*PALE, *PLAIN)},
         "others": (others, task("")),
         "idle": (True, tag("path", d=rect(3, 2, 20, 12), **area("band")) + hatched),

@@ -6,6 +6,7 @@ that color alone never carries information. Only the bottleneck link has the war
 contrast to an empty cell, such as a light one on white paper, gets a darker rim.
 """
 
+import re
 from pathlib import Path
 from string import Template
 
@@ -75,6 +76,7 @@ _FILLS += "".join(f".d2-w{name[1:]}{{stroke:var(--d2-{name})}}" for name in _RIM
 _FILLS += ",".join(f".d2-w{name[1:]}" for name in _RIMS)
 _FILLS += "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
 STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
+_FILLED = re.compile(rf'(class="(?:[^"]* )?d2-(?:{"|".join(_PAIRS)})(?: [^"]*)?") fill="[^"]*"')
 
 # Further rules for pictures whose links have parallel lines, are in the background, or are as wide as their loads. They
 # outweigh the rules above, which another picture on the same page may repeat.
@@ -88,3 +90,8 @@ THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
 .d2-decides .d2-point{fill:var(--d2-warm)}
 :is(.d2-busy,.d2-decides) .d2-lane.d2-load.d2-load.d2-load{stroke-width:var(--d2-wide)}
 """
+
+
+def styled(svg: str) -> str:
+    """Remove from a drawing the fills that STYLE gives, for a page that has it once."""
+    return _FILLED.sub(r"\1", svg)

@@ -1,7 +1,8 @@
 """The player: traces that move, in a notebook, on a static page, or in a file sent to a colleague.
 
 Python computes everything once, and the ES module only moves it. Without a kernel the same module plays the same data
-from the widget's ``text/html`` form, which needs no network.
+from the widget's ``text/html`` form, which needs no network. ``player.js`` decides what each key of the
+keyboard does, ``data.py`` which numbers it gets.
 """
 
 import hashlib
@@ -15,10 +16,9 @@ from d2lps.messages import language, named, only, text
 from d2lps.schedule import Schedule
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, lanes, legend, require_trace
-from d2lps.view.drawing.described import told
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene, race
-from d2lps.view.drawing.still import breadth, stacked, still
+from d2lps.view.drawing.still import breadth, stacked, still, told
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
 from d2lps.view.widgets import AnyWidget, Dict

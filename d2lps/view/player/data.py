@@ -9,13 +9,12 @@ from itertools import groupby
 
 from d2lps.messages import html_language, text
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.described import described
 from d2lps.view.drawing.lanes import GAUGE, WIDE, Lanes
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import STATES
 from d2lps.view.drawing.motion import REACH, TILE, Change
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import origin, step_labels
+from d2lps.view.drawing.still import described, origin, step_labels
 from d2lps.view.drawing.theme import COLORS
 from d2lps.view.drawing.traffic import awaited, gauges, mean_full, place_name, reason
 

@@ -124,7 +124,7 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(served, opened)
 
 
 @pytest.mark.slow(5)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_page_from_a_file_says_what_to_do(site, opened):
     page = opened((site / "en/01-data-parallelism.html").as_uri())
     page.locator("#cell-fraction").get_by_role("button", name="Try it").click()
