@@ -1,7 +1,6 @@
 """A server's part of a key, the pulls that wait for it, and what is loaded until all servers have their parts."""
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,53 +17,19 @@ from d2lps.kvstore.told import told
 
 
 class Gradient(NamedTuple):
-    """A pushed value, or a sum of some; ``own``: it may stay in its place; None if the sum has failed.
-
-    ``large``: it is added while other requests are served.
-    """
+    """A pushed value, or a sum of some; ``own``: it may stay in its place; None if the sum has failed."""
 
     tensor: Tensor | None
     own: bool
-    large: bool = False
 
 
-class Pulled(NamedTuple):
-    """The answer to a pull: the value, how many rounds (or pushes) are in it, and how many pushes were summed last."""
+class WaitingPull:
+    """The parts that a worker pulls at once, and the last moment for it: ``reply`` gets all of them, or an error."""
 
-    value: Tensor
-    version: int
-    counted: int
+    __slots__ = "rank", "reply", "until", "wanted"
 
-
-Reply = Callable[["list[Pulled] | KVError"], object]
-
-
-class JointPull:
-    """The parts that a worker pulls at once: ``reply`` gets all when the last may be read, or the first error."""
-
-    def __init__(self, rank: int, count: int, until: float, reply: Reply):
-        self.rank, self.until, self.reply = rank, until, reply
-        self.pulled: list[Pulled | None] = [None] * count
-        self._left, self._lock = count, threading.Lock()
-
-    @property
-    def over(self) -> bool:
-        """Whether it is answered, or about to be."""
-        return self._left <= 0
-
-    def came(self, count: int) -> None:
-        """Count parts that have come, and reply after the last."""
-        with self._lock:
-            before, self._left = self._left, self._left - count
-        if before > 0 and self._left == 0:
-            self.reply(self.pulled)
-
-    def fail(self, error: KVError) -> None:
-        """Reply with an error, unless it is answered."""
-        with self._lock:
-            before, self._left = self._left, -1
-        if before > 0:
-            self.reply(error)
+    def __init__(self, rank: int, wanted: Sequence[tuple[int, int]], until: float, reply: Callable):
+        self.rank, self.wanted, self.until, self.reply = rank, wanted, until, reply
 
 
 class Shard:

@@ -19,9 +19,9 @@ from d2lps.kvstore.codec import decode, layout, piece
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import PullRecord, PushRecord
+from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
-from d2lps.kvstore.server.parts import Pulled
 from d2lps.kvstore.server.requests import (
     read_optimizer,
     validate_barrier,
@@ -176,16 +176,14 @@ class WorkerSession:
             self.channel.into(frame, raw(room))
             tensors = room.split(sizes) if len(sizes) > 1 else [room]
         own = len(tensors) == 1 and not frame.shared  # a piece of a frame would keep all of it
-        pushes = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, tensors, strict=True) if fresh]
-        if not pushes:
-            return
-        end = time.monotonic()
-        with self.store.counting(self.rank) as push:
-            for entry, tensor in pushes:
-                if self.store.record:
-                    nbytes = frame.payload if entry.in_rows else tensor.nbytes
-                    self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
-                push(entry.part, entry.round, tensor, own)
+        fresh = [(entry, tensor) for entry, is_new, tensor in zip(frame.entries, new, tensors, strict=True) if is_new]
+        if self.store.record:
+            end = time.monotonic()
+            for entry, tensor in fresh:
+                nbytes = frame.payload if entry.in_rows else tensor.nbytes
+                self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
+        if fresh:
+            self.store.push_all(self.rank, [(entry.part, entry.round, tensor) for entry, tensor in fresh], own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
@@ -233,12 +231,12 @@ class WorkerSession:
         wanted = [(entry.part, entry.round) for entry in frame.entries]
         return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), since)
 
-    def _answer_pull(self, frame: Frame, pulled: list[Pulled] | KVError, rows: Tensor | None = None) -> None:
+    def _answer_pull(self, frame: Frame, pulled: list[Part] | KVError, rows: Tensor | None = None) -> None:
         """End a pull, perhaps in the thread of another worker: nothing is raised there."""
         try:
             if isinstance(pulled, KVError):
                 raise pulled
-            values, pulls = [each.value for each in pulled], []
+            values, pulls = [part.value.value for part in pulled], []
             if rows is not None:
                 part, width, round_ = validate_rows(frame)
                 chosen = values[0].reshape(-1, width)[rows].reshape(-1)

@@ -10,8 +10,8 @@ of it while the next round closes.
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered
 from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.own_time import own_time
@@ -31,17 +31,7 @@ from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Name
 from d2lps.kvstore.server.coding import Held
-from d2lps.kvstore.server.parts import (
-    Gradient,
-    JointPull,
-    Pulled,
-    Reply,
-    Shard,
-    Staged,
-    lost_here,
-    no_value,
-    require_same_shape,
-)
+from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.arena import SHARED, Arena
@@ -106,9 +96,8 @@ class SlotStore:
         self.staleness, self.deadline = validate_staleness(staleness), validate_deadline(deadline)
         self.record = Record() if record else None
         self._shards: list[Shard] = []
-        self._pushed: list[int] = []  # parts to which the present frame pushes
         self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
-        self._pulls: dict[JointPull, tuple[list[int], list[tuple[Shard, int]]]] = {}
+        self._pulls: dict[WaitingPull, int] = {}  # the number of its request
         self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
         self.open(0, (0, "", ""))
 
@@ -121,7 +110,7 @@ class SlotStore:
         settings = self.workers, self.kind, self.staleness, PATIENCE
         copied = lambda held: held and held.copied()  # noqa: E731
         replica = Replica(name, view, (), *settings, self._added, self._published, copied)
-        replica.defers = lambda gradient: gradient.large
+        replica.defers = lambda gradient: gradient.tensor is not None and gradient.tensor.nbytes >= DEFERRED
         return replica
 
     @property
@@ -348,26 +337,6 @@ class SlotStore:
         )
         self.require_live(rank)
 
-    @contextmanager
-    def counting(self, rank: int) -> Iterator[Callable]:
-        """Return a context within which the pushes of one frame are counted, each by a call of what it yields.
-
-        The rules decide about all of them at once, and act on that in the end.
-
-        Args:
-            rank: The worker. Raises WorkerLost if its pushes cannot count.
-
-        Returns:
-            For a ``with`` block: it yields :meth:`push` without its ``rank``.
-        """
-        with self.slot.leading() as core:
-            self.require_live(rank)
-            self.require_complete()
-            self._pushed = pushed = []
-            yield partial(self._push, rank)
-        # What this worker asks for next comes after a round that it has completed, although others may add it up.
-        self.slot.pause(lambda: not any(map(core.completing, pushed)), self.deadline)
-
     def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
         """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
 
@@ -376,68 +345,59 @@ class SlotStore:
             value (Tensor of shape (elements,)): It stays as it is until the round closes.
             own: Whether the store may keep ``value`` for ever.
         """
-        with self.slot.leading():
-            self._push(rank, number, round_, value, own)
+        self.push_all(rank, [(number, round_, value)], own)
 
-    def _push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
-        core = self.slot.core
-        if rank not in core.live:
+    def push_all(self, rank: int, pushes: Sequence[tuple[int, int, Tensor]], own: bool = False) -> None:
+        """Count, as :meth:`push`, all pushes of a frame: (number, round, value) each."""
+        large = [number for number, _, value in pushes if value.nbytes >= DEFERRED]
+        with self.slot.leading() as core:
             self.require_live(rank)
-        large = value.nbytes >= DEFERRED
-        core.push(rank, number, round_, Gradient(value, own, large))
-        if large:
-            self._pushed.append(number)
+            self.require_complete()
+            core.push(rank, [(number, round_, Gradient(value, own)) for number, round_, value in pushes])
+        # What this worker asks for next comes after a round that it has completed, although others may add it up.
+        self.slot.pause(lambda: not any(map(core.completing, large)), self.deadline)
 
-    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
+    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Callable, since: int | None = None) -> bool:
         """Give a worker the values of several parts, now or when all of them may be read.
 
         Args:
             rank: The worker.
             wanted: For each part its number, and the pushes of this worker that have to be in it.
-            reply: Called once, with a list of :class:`Pulled` or a KVError.
+            reply: Called once, with a list of :class:`~d2lps.kvstore.replication.commands.Part` or a KVError.
             since: The last command before the call began.
 
         Returns:
             Whether it was called at once.
         """
-        with self.slot.leading() as core:
+        with self.slot.leading():
             self.require_live(rank)
-            shards = [self.shard(number) for number, _ in wanted]
-            if len({shard.dtype for shard in shards}) > 1:
+            self.shard(max(wanted)[0])
+            shards = self.shards
+            if len({shards[number].dtype for number, _ in wanted}) > 1:
                 raise Refused("what is pulled together is of one dtype")
-            pull, numbers = JointPull(rank, len(shards), own_time() + self.deadline, reply), []
-            here, failed = 0, None
-            for place, (number, need) in enumerate(wanted):
-                part, shard = core.read(rank, number, need, since), shards[place]
-                if part is None:
-                    request = m.Pull(0, 0, rank, number, need, since)
-                    numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
-                elif part.value is None or part.value.failed:
-                    failed = shard.unreadable(part.value)
-                    break
-                else:
-                    pull.pulled[place] = Pulled(part.value.value, part.version, part.value.counted)
-                    here += 1
-            if numbers:
-                self._pulls[pull] = numbers, [*zip(shards, (need for _, need in wanted), strict=True)]
-        if failed:
-            pull.fail(failed)
-        self._came(pull, here)
-        return pull.over
+            pull = WaitingPull(rank, wanted, own_time() + self.deadline, reply)
+            number = self.slot.ask(rank, m.Pull(0, 0, rank, tuple(wanted), since), partial(self._answer, pull))
+            self._pulls[pull] = number
+        return pull not in self._pulls
 
-    def _came(self, pull: JointPull, count: int) -> None:
-        pull.came(count)
-        if pull.over:
-            self._pulls.pop(pull, None)
+    def _answer(self, pull: WaitingPull, answer: NamedTuple) -> None:
+        if self._pulls.pop(pull, None) is None:
+            return  # it has failed
+        if not isinstance(answer, m.Values):
+            pull.reply(lost_here(pull.rank))
+            return
+        for number, part in answer.parts:
+            if part.value is None or part.value.failed:
+                pull.reply(self.shards[number].unreadable(part.value))
+                return
+        pull.reply([part for _, part in answer.parts])
 
-    def _answer(self, pull: JointPull, place: int, shard: Shard, answer: NamedTuple) -> None:
-        if not isinstance(answer, m.Value):
-            pull.fail(lost_here(pull.rank))
-        elif answer.value is None or answer.value.failed:
-            pull.fail(shard.unreadable(answer.value))
-        else:
-            pull.pulled[place] = Pulled(answer.value.value, answer.version, answer.value.counted)
-        self._came(pull, 1)
+    def _fail(self, pull: WaitingPull, error: KVError) -> None:
+        """Answer a pull with an error, unless it has its answer."""
+        number = self._pulls.pop(pull, None)
+        if number is not None:
+            self.slot.forget(pull.rank, [number])
+            pull.reply(error)
 
     def readable(self, number: int, need: int) -> bool:
         """Return True if a part may be read after so many pushes, once what is done is committed."""
@@ -630,9 +590,7 @@ class SlotStore:
                 sentence = told("store.told.left", **lost) if left else told("store.told.lost", **lost)
                 how = "dropped"
                 waits = any(shard.busy for shard in self.shards) or any(
-                    not self.readable(shard.number, need)
-                    for _, wanted in self._pulls.values()
-                    for shard, need in wanted
+                    not self.readable(number, need) for pull in [*self._pulls] for number, need in pull.wanted
                 )
                 if self.lost == "fail" and left and not waits:
                     how = "left"
@@ -651,8 +609,7 @@ class SlotStore:
     def _fail_all(self) -> None:
         if failed := self.failed:
             for pull in [*self._pulls]:
-                self._pulls.pop(pull, None)
-                pull.fail(failed)
+                self._fail(pull, failed)
 
     def _missing(self, shard: Shard, need: int) -> list[int]:
         """Return the workers that have not pushed so often."""
@@ -673,10 +630,8 @@ class SlotStore:
             self._pulls.clear()  # the workers ask another server
             return
         now = own_time()
-        late = [pull for pull in [*self._pulls] if pull.until < now]
-        for pull in late:
-            asked, shards = self._pulls.pop(pull, ((), ()))
-            self.slot.forget(pull.rank, asked)
-            for place, (shard, need) in enumerate(shards):
-                if pull.pulled[place] is None:
-                    pull.fail(Timeout(self._waits(shard, need)))
+        for pull, request in [*self._pulls.items()]:
+            if pull.until < now:
+                unread = self.slot.core.unread(("worker", pull.rank), request)
+                number, need = pull.wanted[unread[0] if unread else 0]
+                self._fail(pull, Timeout(self._waits(self.shards[number], need)))
