@@ -14,9 +14,8 @@ from d2lps.kvstore.launch import connect, socket_folder
 from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.replication import View
-from d2lps.kvstore.server.host import Host, begin
 from d2lps.kvstore.server.register import Register
-from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.server import Host, Server, begin
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.tls import Certificates, validate_certificates
 from d2lps.kvstore.worker.dist import DistStore

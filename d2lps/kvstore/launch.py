@@ -13,9 +13,9 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
-from d2lps.kvstore.server.host import begin
 from d2lps.kvstore.server.process import Keeper, ServerProcess, kill
 from d2lps.kvstore.server.register import as_name, joined
+from d2lps.kvstore.server.server import begin
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.handshake import read_secret

@@ -56,10 +56,8 @@ def test_a_round_closes_when_every_worker_has_pushed():
         push(held, rank, 1, ones(rank))
     assert not waiting and pull(held, 1, 0).value.tolist() == [0] * 4
     push(held, 1, 1, ones(1))
-    assert waiting[0][0].value.value.tolist() == [21.0] * 4 and (
-        waiting[0][0].version,
-        waiting[0][0].value.counted,
-    ) == (1, 3)
+    (part,) = waiting[0]
+    assert part.value.value.tolist() == [21.0] * 4 and (part.version, part.value.counted) == (1, 3)
 
 
 def test_a_push_that_comes_again_is_counted_once():

@@ -16,8 +16,8 @@ import torch
 
 from d2lps.kvstore.child import line_to_parent, receive, send
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.server.host import Host
 from d2lps.kvstore.server.register import joined
+from d2lps.kvstore.server.server import Host
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates
 

@@ -1,15 +1,17 @@
 """A server of one slot: it listens, admits workers and the other servers of the slot, and serves each in a thread.
 
-Anything that is not a frame of ours closes that connection alone.
+Anything that is not a frame of ours closes that connection alone. A :class:`Host` has one server, or two replicas.
 """
 
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.own_time import own_time
@@ -278,3 +280,66 @@ class Server:
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):
                     self.store.lose(rank, told("store.told.absent"))
+
+
+class Host:
+    """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address`` on free ports.
+
+    ``settings``: the arguments of :class:`SlotStore`; ``run``: the ``run``, ``secret`` and ``certificates`` of a
+    :class:`Server`. Without a ``register`` its slot has no other server.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        servers: int,
+        settings: dict,
+        register: Register | StoreRegister | None,
+        run: dict,
+        folder: str | None = None,
+        address: str = "127.0.0.1",
+    ):
+        self.number, incarnation = number, secrets.token_hex(4)
+        self.deadline = settings.get("deadline", DEADLINE)
+        self.replicas: dict[int, Server] = {}
+        who = {"register": register, "server": number, "incarnation": incarnation} | run
+        try:
+            for slot in (number, (number - 1) % servers) if register else (number,):
+                where = os.path.join(folder, f"{number}-{slot}-{incarnation}") if folder else (address, 0)
+                self.replicas[slot] = Server(SlotStore(**settings), where, number=slot, **who)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> dict[int, tuple]:
+        """The names of its replicas by slot, as in views."""
+        return {slot: replica.name for slot, replica in self.replicas.items()}
+
+    @property
+    def member(self) -> bool:
+        """Whether it is a member of the view of a slot."""
+        return any(replica.store.slot.member for replica in self.replicas.values())
+
+    @property
+    def needed(self) -> bool:
+        """Whether a worker may still come, or another member does not know yet that none will."""
+        return any(replica.store.needed for replica in self.replicas.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker or a server is connected."""
+        return any(replica.busy for replica in self.replicas.values())
+
+    def close(self) -> None:
+        """End abruptly, as a process that is killed ends."""
+        for replica in self.replicas.values():
+            replica.silence()
+        for replica in self.replicas.values():
+            replica.close()
+
+
+def begin(hosts: dict[int, dict[int, tuple]], register: Register | StoreRegister) -> None:
+    """Register the first view of each slot; ``hosts``: by server the names of its replicas, by slot."""
+    for slot in hosts:
+        register.begin(slot, (hosts[slot][slot], hosts[(slot + 1) % len(hosts)][slot]))
