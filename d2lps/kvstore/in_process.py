@@ -78,7 +78,7 @@ class Cluster:
         require_count("workers", workers)
         require_count("servers", servers)
         deadline = validate_deadline(deadline)
-        validate_replicas(replicas, servers, record)
+        validate_replicas(replicas, servers)
         if transport not in ("unix", "tcp"):
             raise Refused(text("store.transport", transport=repr(transport)))
         if tls is not None and transport == "unix":

@@ -52,7 +52,7 @@ def launch(
     SlotStore(workers=1, **settings)  # refuses what a server would refuse, before one is started
     if servers is not None:
         validate_placement(placement, require_count("servers", servers))
-        validate_replicas(replicas, servers, record)
+        validate_replicas(replicas, servers)
     files = validate_certificates(tls)
     plain = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     if transport not in (None, "tcp"):
@@ -66,7 +66,7 @@ def launch(
         count = require_count("servers", workers.size if servers is None else servers)
         placement = validate_placement(placement, count)
         settings |= {"workers": workers.size}
-        replicas = validate_replicas(replicas, count, record)
+        replicas = validate_replicas(replicas, count)
         spec = {"store": settings, "run": workers.run, "servers": count, "replicas": replicas, "tls": files}
         started, names = _start_servers(workers, spec, local, undo)
         kills, register = partial(kill, started[:], owners(workers.hosts, count), workers.rank), None

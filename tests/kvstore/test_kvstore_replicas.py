@@ -261,12 +261,7 @@ def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
 
 @pytest.mark.parametrize(
     "options, why",
-    [
-        ({"servers": 1}, "servers=2"),
-        ({"replicas": 2}, "replicas=2"),
-        ({"replicas": True}, "replicas=True"),
-        ({"record": True}, "record=True"),
-    ],
+    [({"servers": 1}, "servers=2"), ({"replicas": 2}, "replicas=2"), ({"replicas": True}, "replicas=True")],
 )
 def test_what_does_not_go_with_replicas_is_refused(options, why):
     with pytest.raises(Refused, match=why):
