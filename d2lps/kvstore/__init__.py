@@ -67,9 +67,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
             training continues, in ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another
             server takes its place. This needs ``servers=2`` or more, and uses TCP or Unix sockets without shared
             memory. If both servers of a slot are lost before a new one has its data, calls raise DataLost. With
-            ``record``, a slot shows what its present primary saw. ``store.views`` has the servers of each slot (for a moment after a loss, the old ones), and
-            ``store.kill_server(1)`` is for experiments. A silent server is taken for dead after a second, checked every
-            0.1 s; a server whose connections end, at once.
+            ``record``, a slot shows what its present primary saw. ``store.views`` has the servers of each slot (for a
+            moment after a loss, the old ones), and ``store.kill_server(1)`` is for experiments. A silent server is
+            taken for dead after a second, checked every 0.1 s; a server whose connections end, at once.
         placement (Placement or mapping, optional): The servers of each key: a
             :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …, "virtual": …}``.
         tls (mapping, optional): Between hosts: the PEM files that identify workers and servers, ``{"certificate": …,

@@ -122,10 +122,10 @@ class Add(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Make a part of this ``name``; ``like`` describes it, and ``value`` is its first value if that is known."""
+    """Make a part of this ``name``; ``spec`` describes it, and ``value`` is its first value if that is known."""
 
     name: str
-    like: Any
+    spec: Any
     value: Any
 
 

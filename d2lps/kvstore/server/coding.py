@@ -108,7 +108,7 @@ def layout(tensors: Iterable[Tensor]) -> list[list[int]]:
     return [[DTYPES.index(each.dtype), each.numel()] for each in tensors]
 
 
-def room(said: list) -> list[Tensor]:
+def buffers(said: list) -> list[Tensor]:
     """Return empty tensors for a :func:`layout`. Raises ValueError if they are too large."""
     if sum(elements * DTYPES[number].itemsize for number, elements in said) > PAYLOAD:
         raise ValueError("more bytes than a message has")
@@ -120,7 +120,7 @@ def _command(command: NamedTuple, tensors: list[Tensor]) -> list:
     if kind is Add:
         fields = [command.part, command.pushes, _tensor(command.total, tensors)]
     elif kind is Begin:
-        elements, dtype = command.like
+        elements, dtype = command.spec
         fields = [command.name, [elements, DTYPES.index(dtype)], _held(command.value, tensors)]
     elif kind is Choose:
         fields = [command.number, _optimizer(command.optimizer)]

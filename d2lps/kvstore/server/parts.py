@@ -35,8 +35,8 @@ class WaitingPull:
 class Shard:
     """A server's part of a key in a slot, with the value that workers may read."""
 
-    def __init__(self, slot: Slot, number: int, name: str, like: tuple[int, torch.dtype]):
-        self._slot, self.number, self.name, (self.elements, self.dtype) = slot, number, name, like
+    def __init__(self, slot: Slot, number: int, name: str, spec: tuple[int, torch.dtype]):
+        self._slot, self.number, self.name, (self.elements, self.dtype) = slot, number, name, spec
 
     @property
     def value(self) -> Tensor | None:

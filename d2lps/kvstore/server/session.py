@@ -132,9 +132,9 @@ class WorkerSession:
         sizes = [elements for _, elements in parts]
         values: Sequence[Tensor | None] = [None] * len(parts)
         if frame.payload or not sum(sizes) and self.rank == 0:
-            room = torch.empty(sum(sizes), dtype=dtype)
-            self.channel.into(frame, raw(room))
-            values = room.split(sizes)
+            buffer = torch.empty(sum(sizes), dtype=dtype)
+            self.channel.into(frame, raw(buffer))
+            values = buffer.split(sizes)
         numbers = [
             self.store.init(self.rank, name, elements, dtype, value)
             for (name, elements), value in zip(parts, values, strict=True)
@@ -163,9 +163,9 @@ class WorkerSession:
         elif frame.entries[0].in_rows:
             tensors = [self._rows_pushed(frame, dtype)]
         else:
-            room = torch.empty(sum(sizes), dtype=dtype)
-            self.channel.into(frame, raw(room))
-            tensors = room.split(sizes) if len(sizes) > 1 else [room]
+            buffer = torch.empty(sum(sizes), dtype=dtype)
+            self.channel.into(frame, raw(buffer))
+            tensors = buffer.split(sizes) if len(sizes) > 1 else [buffer]
         own = len(tensors) == 1 and not frame.shared  # a piece of a frame would keep all of it
         fresh = [(entry, tensor) for entry, is_new, tensor in zip(frame.entries, new, tensors, strict=True) if is_new]
         if self.store.record:
@@ -197,12 +197,12 @@ class WorkerSession:
 
     def _rows_pushed(self, frame: Frame, dtype: torch.dtype) -> Tensor:
         """Return a part of which only some rows travel; the others are 0."""
-        (entry,), room = frame.entries, torch.empty(frame.payload, dtype=torch.uint8)
-        self.channel.into(frame, raw(room))
-        count = room[:8].view(torch.int64).item()
+        (entry,), buffer = frame.entries, torch.empty(frame.payload, dtype=torch.uint8)
+        self.channel.into(frame, raw(buffer))
+        count = buffer[:8].view(torch.int64).item()
         if not 0 <= count <= (frame.payload - 8) // 8:
             raise Refused(f"{count} rows are pushed in {frame.payload} bytes")
-        rows, values = room[8 : 8 + 8 * count].view(torch.int64), room[8 + 8 * count :]
+        rows, values = buffer[8 : 8 + 8 * count].view(torch.int64), buffer[8 + 8 * count :]
         width, rest = divmod(len(values), max(1, count) * dtype.itemsize)
         if rest or bool(width) != bool(count):
             raise Refused(f"{len(values)} bytes are no {count} rows of {dtype}")
@@ -339,9 +339,9 @@ class WorkerSession:
         if not is_count(load) or frame.payload > STATE:
             raise Refused("what is loaded has a number, and comes one part of a key at a time")
         shard = self.store.shard(frame.metadata.get("part"))
-        room = memoryview(bytearray(frame.payload))
-        self.channel.into(frame, room)
-        self.store.stage(self.rank, load, shard.number, decode(frame.metadata, room), optimizer)
+        buffer = memoryview(bytearray(frame.payload))
+        self.channel.into(frame, buffer)
+        self.store.stage(self.rank, load, shard.number, decode(frame.metadata, buffer), optimizer)
         self._ok(frame)
 
     def on_commit(self, frame: Frame) -> None:

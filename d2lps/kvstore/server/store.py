@@ -198,9 +198,9 @@ class SlotStore:
     @property
     def shards(self) -> list[Shard]:
         core = self.slot.core
-        if len(self._shards) != len(core.likes):
-            known = zip(core.names, core.likes, strict=False)
-            self._shards = [Shard(self.slot, number, name, like) for number, (name, like) in enumerate(known)]
+        if len(self._shards) != len(core.specs):
+            known = zip(core.names, core.specs, strict=False)
+            self._shards = [Shard(self.slot, number, name, spec) for number, (name, spec) in enumerate(known)]
         return self._shards
 
     @property
@@ -281,7 +281,7 @@ class SlotStore:
         """
         with self.slot.leading() as core:
             if name in core.names:
-                require_same_shape(name, core.likes[core.names[name]], rank, (elements, dtype))
+                require_same_shape(name, core.specs[core.names[name]], rank, (elements, dtype))
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
             held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
