@@ -14,7 +14,7 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
-from d2lps.kvstore.server.coding import Piece, decode, encode, layout, buffers, split
+from d2lps.kvstore.server.coding import Piece, buffers, decode, encode, layout, split
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
