@@ -8,9 +8,10 @@
 ``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
 kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
 ``values.py``, options in ``options.py``. A distributed store is made in ``launch.py``, after its workers have met in
-``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, ``told.py``
-their sentences in the language of the worker, and ``placement.py`` decides which server holds a key. ``replication/``
-has the rules of servers with replicas, ``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
+``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers,
+``replication/`` their rules, for servers with replicas and for one server, which is a group of one, ``told.py`` their
+sentences in the language of the worker, and ``pslite/`` the stores of MXNet. ``placement.py`` decides which server
+holds a key.
 """
 
 from importlib import import_module
@@ -20,12 +21,11 @@ from d2lps.messages import text
 
 _LAZY = {
     "Placement": "placement",
-    "ShardStore": "server.shard_store",
     "Channel": "wire.channel",
-    **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
+    **dict.fromkeys(("Broken", "Entry", "Op", "raw"), "wire.frames"),
 }
-__all__ = ["Broken", "Channel", "DataLost", "Entry", "Frame", "KVError", "Op", "Placement", "Refused"]
-__all__ += ["ServerLost", "ShardStore", "Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
+__all__ = ["Broken", "Channel", "DataLost", "Entry", "KVError", "Op", "Placement", "Refused"]
+__all__ += ["ServerLost", "Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # the names of MXNet
 
@@ -65,11 +65,11 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         record (bool, default False): If True, servers record all pushes and pulls with their times, for ``trace``.
         replicas ({0, 1}, default 0): 1: every value is held by two servers, so that any one server may be lost:
             training continues, in ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another
-            server takes its place. This needs ``servers=2`` or more, uses TCP or Unix sockets without shared memory,
-            and has no ``record``. If both servers of a slot are lost before a new one has its data, calls raise
-            DataLost. ``store.views`` has the servers of each slot (for a moment after a loss, the old ones), and
-            ``store.kill_server(1)`` is for experiments. A silent server is taken for dead after a second, checked every
-            0.1 s; a server whose connections end, at once.
+            server takes its place. This needs ``servers=2`` or more, and uses TCP or Unix sockets without shared
+            memory. If both servers of a slot are lost before a new one has its data, calls raise DataLost. With
+            ``record``, a slot shows what its present primary saw. ``store.views`` has the servers of each slot (for a
+            moment after a loss, the old ones), and ``store.kill_server(1)`` is for experiments. A silent server is
+            taken for dead after a second, checked every 0.1 s; a server whose connections end, at once.
         placement (Placement or mapping, optional): The servers of each key: a
             :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …, "virtual": …}``.
         tls (mapping, optional): Between hosts: the PEM files that identify workers and servers, ``{"certificate": …,

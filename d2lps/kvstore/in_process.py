@@ -13,13 +13,9 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect, socket_folder
 from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
-from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
-from d2lps.kvstore.replicas.host import Host, begin
-from d2lps.kvstore.replicas.lines import Peers
-from d2lps.kvstore.replicas.register import Register
 from d2lps.kvstore.replication import View
-from d2lps.kvstore.server.server import Server
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.register import Register
+from d2lps.kvstore.server.server import Host, Server, begin
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.tls import Certificates, validate_certificates
 from d2lps.kvstore.worker.dist import DistStore
@@ -82,7 +78,7 @@ class Cluster:
         require_count("workers", workers)
         require_count("servers", servers)
         deadline = validate_deadline(deadline)
-        validate_replicas(replicas, servers, record)
+        validate_replicas(replicas, servers)
         if transport not in ("unix", "tcp"):
             raise Refused(text("store.transport", transport=repr(transport)))
         if tls is not None and transport == "unix":
@@ -97,41 +93,30 @@ class Cluster:
         # Also if the user closes nothing. Stores are made after this, so they end before it.
         self._ends = os.getpid(), self.servers, self._folder, holds
         self._end = weakref.finalize(Cluster, _end, *self._ends)
-        settings = {"staleness": staleness, "lost": lost, "deadline": deadline, "record": record}
+        settings = {"kind": kind, "workers": workers, "staleness": staleness, "lost": lost}
+        settings |= {"deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
         self._register = Register() if replicas else None
-        settings |= {"kind": kind, "workers": workers}
-        hosts = {"servers": servers, "settings": settings, "register": self._register, "folder": self._folder}
-        self._host = partial(Host, peers=Peers(**common), **hosts)
+        where = {"servers": servers, "register": self._register, "folder": self._folder}
+        self._host = partial(Host, settings=settings, run=common, **where)
         try:
-            if replicas:
-                self._begin_replicated(workers, deadline, common)
-                return
             for number in range(servers):
-                address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(ShardStore(**settings), address, number=number, **common))
-            addresses = [server.address for server in self.servers]
+                host = self._host(number)
+                self.servers.append(host if replicas else host.replicas[number])
+            if replicas:
+                begin({host.number: host.names for host in self.servers}, self._register)
+            addresses = [None if replicas else server.address for server in self.servers]
             for rank in range(workers):
-                arena = Arena.available() if self._folder else None
+                arena = Arena.available() if self._folder and not replicas else None
                 with ExitStack() as undo:
-                    clients = connect(addresses, rank, undo, deadline=deadline, arena=arena, **common)
-                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, arena=arena))
+                    options = {"deadline": deadline, "arena": arena, "register": self._register}
+                    clients = connect(addresses, rank, undo, **options, **common)
+                    own = {"arena": arena, "kill": partial(_kill, self.servers)}
+                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, **own))
                     undo.pop_all()  # from here on they are the store's
         except BaseException:
             self.close()
             raise
-
-    def _begin_replicated(self, workers: int, deadline: float, common: dict) -> None:
-        for number in range(self._host.keywords["servers"]):
-            self.servers.append(self._host(number))
-        begin({host.number: host.names for host in self.servers}, self._register)
-        for rank in range(workers):
-            with ExitStack() as undo:
-                clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
-                self.stores.append(
-                    ReplicatedStore(self.servers[0].kind, rank, workers, clients, self.placement, kill=self.kill)
-                )
-                undo.pop_all()
 
     def kill(self, number: int) -> None:
         """End a server abruptly, as a process that is killed ends; with ``replicas=1`` training goes on.
@@ -139,7 +124,7 @@ class Cluster:
         Args:
             number: Of the server.
         """
-        self._of(number).close()
+        _kill(self.servers, number)
 
     def kill_worker(self, rank: int) -> None:
         """End a worker abruptly: its connections end without a goodbye, as those of a process that is killed.
@@ -158,7 +143,7 @@ class Cluster:
         """
         if self._register is None:
             raise Refused(text("store.no-replicas", number=number))
-        self._of(number).close()
+        _kill(self.servers, number)
         self.servers[number] = self._host(number)
 
     @property
@@ -167,12 +152,7 @@ class Cluster:
 
         For a moment after the loss of a server it is still the view with that server.
         """
-        return self.stores[0].views if self._register else []
-
-    def _of(self, number: int) -> "Server | Host":
-        if type(number) is not int or not 0 <= number < len(self.servers):
-            raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
-        return self.servers[number]
+        return self.stores[0].views
 
     def close(self) -> None:
         """Close the stores and the servers; in a child process nothing: they are its parent's."""
@@ -192,6 +172,12 @@ class Cluster:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _kill(servers: "Sequence[Server | Host]", number: int) -> None:
+    if type(number) is not int or not 0 <= number < len(servers):
+        raise Refused(text("store.no-server", server=repr(number), last=len(servers) - 1))
+    servers[number].close()
 
 
 def _end(process: int, servers: "Sequence[Server | Host]", folder: str | None, holds: list[int]) -> None:

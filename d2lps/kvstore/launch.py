@@ -3,7 +3,7 @@
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -13,12 +13,10 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
-from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
-from d2lps.kvstore.replicas.host import begin
-from d2lps.kvstore.replicas.keeper import Keeper, kill
-from d2lps.kvstore.replicas.register import as_name, joined
-from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.process import Keeper, ServerProcess, kill
+from d2lps.kvstore.server.register import as_name, joined
+from d2lps.kvstore.server.server import begin
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
@@ -28,7 +26,6 @@ from d2lps.messages import text, why
 
 MOST_OF_A_PATH = 70  # bytes of a folder's path, which leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
-Files = Certificates | None
 
 
 def launch(
@@ -52,10 +49,10 @@ def launch(
     deadline = validate_deadline(deadline)
     joining = validate_joining(joining, deadline)
     settings = {"kind": kind, "staleness": staleness, "lost": lost, "deadline": deadline, "record": record}
-    ShardStore(workers=1, **settings)  # refuses what a server would refuse, before one is started
+    SlotStore(workers=1, **settings)  # refuses what a server would refuse, before one is started
     if servers is not None:
         validate_placement(placement, require_count("servers", servers))
-        validate_replicas(replicas, servers, record)
+        validate_replicas(replicas, servers)
     files = validate_certificates(tls)
     plain = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     if transport not in (None, "tcp"):
@@ -69,86 +66,54 @@ def launch(
         count = require_count("servers", workers.size if servers is None else servers)
         placement = validate_placement(placement, count)
         settings |= {"workers": workers.size}
-        if validate_replicas(replicas, count, record):
-            store = _replicated(workers, count, settings, placement, files, local, undo)
-            undo.pop_all()  # the store closes them from here on
-            return store
+        replicas = validate_replicas(replicas, count)
+        spec = {"store": settings, "run": workers.run, "servers": count, "replicas": replicas, "tls": files}
+        started, names = _start_servers(workers, spec, local, undo)
+        kills, register = partial(kill, started[:], owners(workers.hosts, count), workers.rank), None
+        addresses: list = [names[number][number][2] for number in range(count)]
+        if replicas:
+            register, addresses = joined(workers.run), [None] * count  # the register knows them
+            started.insert(0, register)
+            undo.callback(register.close)
+            workers.all_or_none("views", lambda: workers.rank or begin(names, register))
+        arena = Arena.available() if local and not replicas else None
+        clients: list = []
 
-        def start(number: int, folder: str | None, holds: list[int]) -> ServerProcess:
-            address = os.path.join(folder, str(number)) if folder else (own_address(), 0)
-            spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
-            return ServerProcess(spec, workers.left, holds)
+        def connect_to_all() -> None:
+            who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
+            where = {"arena": arena, "register": register, "deadline": deadline}
+            clients.extend(connect(addresses, workers.rank, undo, **who, **where))
 
-        started, listening = _start_servers(workers, count, local, files, undo, start, ServerProcess.address)
-        addresses = [address if isinstance(address, str) else tuple(address) for _, address in sorted(listening)]
-        arena = Arena.available() if local else None
-        connect_to_all = partial(connect, addresses, workers.rank, undo, deadline=deadline, arena=arena)
-        clients = _connected(workers, files, deadline, connect_to_all)
-        store = DistStore(kind, workers.rank, workers.size, clients, placement, started=started, arena=arena)
+        workers.all_or_none("connected", connect_to_all, seconds=deadline)
+        own = {"started": started, "arena": arena, "kill": kills}
+        store = DistStore(kind, workers.rank, workers.size, clients, placement, **own)
         undo.pop_all()  # the store closes them from here on
         return store
 
 
-def _start_servers(
-    workers: Workers, count: int, local: bool, files: Files, undo: ExitStack, start: Callable, describe: Callable
-) -> tuple[list, list]:
-    """Start this worker's share of ``count`` servers; return them, and [number, ``describe(server)``] of all servers.
+def _start_servers(workers: Workers, spec: dict, local: bool, undo: ExitStack) -> tuple[list, dict]:
+    """Start this worker's share of the servers; return them, and the names of all servers' replicas, by slot.
 
-    ``start(number, folder, holds)`` starts one, with a folder for Unix sockets if they are ``local``, and ``undo``
-    stops it. ``holds`` are descriptors that keep the folder while the server runs.
+    They listen at Unix sockets if they are ``local``, and ``undo`` stops them.
     """
-    mine = [number for number, owner in enumerate(owners(workers.hosts, count)) if owner == workers.rank]
+    mine = [number for number, owner in enumerate(owners(workers.hosts, spec["servers"])) if owner == workers.rank]
     started: list = []
 
     def start_mine() -> list:
-        files and context(files, False)  # so that all workers are told about invalid files
+        spec["tls"] and context(spec["tls"], False)  # so that all workers are told about invalid files
         with ExitStack() as until_started:
-            folder, *holds = socket_folder() if mine and local else (None,)
+            folder, *holds = socket_folder() if mine and local else (None,)  # the descriptor keeps the folder
             for descriptor in holds:
                 until_started.callback(os.close, descriptor)
+            place = {"folder": folder, "address": None if local or not mine else own_address()}
             for number in mine:
-                started.append(start(number, folder, holds))
+                start = Keeper if spec["replicas"] else ServerProcess
+                started.append(start(spec | place | {"number": number}, workers.left, holds))
                 undo.callback(started[-1].stop)
-        return [[server.number, describe(server)] for server in started]
+        return [[server.number, [*server.names().items()]] for server in started]
 
-    return started, sum(workers.all_or_none("servers", start_mine, own=False), [])
-
-
-def _connected(workers: Workers, files: Files, deadline: float, connect: Callable[..., list]) -> list:
-    """Return the connections of this worker, once all workers are connected."""
-    clients: list = []
-
-    def connect_to_all() -> None:
-        clients.extend(connect(secret=read_secret() or b"", run=workers.run, certificates=files))
-
-    workers.all_or_none("connected", connect_to_all, seconds=deadline)
-    return clients
-
-
-def _replicated(
-    workers: Workers, count: int, settings: dict, placement: Placement, files: Files, local: bool, undo: ExitStack
-) -> ReplicatedStore:
-    """Make the store for servers with replicas: see :mod:`d2lps.kvstore.replicas`."""
-
-    def start(number: int, folder: str | None, holds: list[int]) -> Keeper:
-        place = {"folder": folder, "address": None if folder else own_address()}
-        server = {"run": workers.run, "number": number, "servers": count, "tls": files}
-        return Keeper({"store": settings} | place | server, workers.left, holds)
-
-    def describe(keeper: Keeper) -> list:
-        return [*keeper.names().items()]
-
-    keepers, described = _start_servers(workers, count, local, files, undo, start, describe)
-    names = {number: {slot: as_name(name) for slot, name in slots} for number, slots in described}
-    views = joined(workers.run)
-    undo.callback(views.close)
-    workers.all_or_none("views", lambda: workers.rank or begin(names, views))
-    deadline = settings["deadline"]
-    connect_to_all = partial(connect_to_slots, count, views, workers.rank, undo, deadline=deadline)
-    clients = _connected(workers, files, deadline, connect_to_all)
-    end = partial(kill, keepers, owners(workers.hosts, count), workers.rank)
-    ranks = settings["kind"], workers.rank, workers.size
-    return ReplicatedStore(*ranks, clients, placement, started=[views, *keepers], kill=end)
+    described = sum(workers.all_or_none("servers", start_mine, own=False), [])
+    return started, {number: {slot: as_name(name) for slot, name in slots} for number, slots in described}
 
 
 def socket_folder() -> tuple[str, int]:
@@ -166,8 +131,8 @@ def socket_folder() -> tuple[str, int]:
         raise Refused(text("store.socket-folder", folders=", ".join(folders), why=why(error))) from None
 
 
-def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:
-    """Connect to each server, in order; ``undo`` closes the connections."""
+def connect(addresses: Sequence[Address | None], rank: int, undo: ExitStack, **options) -> list[ServerClient]:
+    """Connect to each slot, in order; ``undo`` closes the connections. The register knows an address that is None."""
     clients = []
     for number, address in enumerate(addresses):
         clients.append(ServerClient(number, address, rank, **options))

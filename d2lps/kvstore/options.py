@@ -38,12 +38,10 @@ def validate_placement(placement: Placement | Mapping | None, servers: int) -> P
     return Placement(servers, **placement or {})
 
 
-def validate_replicas(replicas: object, servers: int, record: bool) -> int:
+def validate_replicas(replicas: object, servers: int) -> int:
     """Return how many servers may be lost at once, 0 or 1. Raises Refused."""
     if type(replicas) is not int or replicas not in (0, 1):
         raise Refused(text("store.replicas", value=repr(replicas)))
     if replicas and servers < 2:
         raise Refused(text("store.replicas-servers"))
-    if replicas and record:
-        raise Refused(text("store.replicas-record"))
     return replicas

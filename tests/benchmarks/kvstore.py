@@ -221,8 +221,8 @@ def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
     options = {"kind": "dist_sync", "workers": workers, "deadline": DEADLINE}
     try:
         for number in range(servers):
-            started.append(ServerProcess({"store": options, "address": (host, 0), "run": run, "number": number}, 60.0))
-        yield [one.address() for one in started], run, [one.process.pid for one in started]
+            started.append(ServerProcess({"store": options, "address": host, "run": run, "number": number}, 60.0))
+        yield [one.names()[one.number][2] for one in started], run, [one.process.pid for one in started]
     finally:
         for one in started:
             one.stop()

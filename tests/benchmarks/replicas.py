@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from d2lps import kvstore
-from d2lps.kvstore.replicas.keeper import Keeper
+from d2lps.kvstore.server.process import Keeper
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Op
 from tests.benchmarks.common import Run, divided, in_turns, on_ranks, slowest, spread

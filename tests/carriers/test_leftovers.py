@@ -68,12 +68,12 @@ def test_only_leftovers_are_removed(tmp_path):
 def test_a_server_holds_the_folder_of_its_socket(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder, descriptor = launch.socket_folder()
-    spec = {"store": {"kind": "dist_sync", "workers": 1}, "address": f"{folder}/0", "run": "", "number": 0}
+    spec = {"store": {"kind": "dist_sync", "workers": 1}, "folder": folder, "number": 0}
     started = ServerProcess(spec, 60.0, (descriptor,))
     os.close(descriptor)
-    started.address()
+    address = started.names()[0][2]
     leftovers.sweep(str(tmp_path))
-    assert os.listdir(folder) == ["0"], "the server listens there"
+    assert os.listdir(folder) == [os.path.basename(address)], "the server listens there"
     started.process.kill()
     started.process.wait(10)
     leftovers.sweep(str(tmp_path))

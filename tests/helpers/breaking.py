@@ -21,7 +21,7 @@ import torch
 
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.server.server import Server
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import HEADER, Op, handshake
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
@@ -36,7 +36,7 @@ def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
     """Start servers in this process: on the loopback interface with a secret, else on Unix sockets of this user."""
     return [
         Server(
-            ShardStore(kind, workers, deadline=DEADLINE, **options),
+            SlotStore(kind, workers, deadline=DEADLINE, **options),
             ("127.0.0.1", 0) if secret else socket_path(),
             secret=secret,
             number=number,
@@ -203,7 +203,7 @@ def _frame(sock, coded) -> bytes:
 class Beside:
     """A server in a process of its own, forked from a process that has imported torch.
 
-    ``handshake``: seconds of a handshake; ``files``: how many more it may open; ``options``: those of ShardStore.
+    ``handshake``: seconds of a handshake; ``files``: how many more it may open; ``options``: those of SlotStore.
     Call it with the name of what to look at: ``rss`` (bytes), ``full`` (whether no more file can be
     opened), ``heard`` (events of ``sys.addaudithook`` since the last time),
     ``state`` (per part: value, pushes by worker), ``try`` (does what the hook must hear), ``ended``
@@ -259,7 +259,7 @@ def _serve(pipe, told, addresses, secret, seconds, files):
     threading.excepthook = lambda of: ended.add(_last(of))  # a whole traceback would open and compile sources
     servers = [
         Server(
-            ShardStore(**told),
+            SlotStore(**told),
             tuple(address) if not isinstance(address, str) else address,
             secret=b"" if isinstance(address, str) else secret,
         )

@@ -44,7 +44,7 @@ def _is(node: ast.AST, name: object) -> bool:
     )
 
 
-def never(*names: object) -> Change:
+def never(*names: object, instead: bool = False) -> Change:
     """Make conditions that mention ``names`` false; of several joined by ``and`` and ``or``, only those."""
 
     def without(condition: ast.expr) -> tuple[ast.expr, int]:
@@ -52,7 +52,7 @@ def never(*names: object) -> Change:
             condition.values, counts = zip(*map(without, condition.values), strict=True)
             condition.values = list(condition.values)
             return condition, sum(counts)
-        return (ast.Constant(False), 1) if mentions(condition, names) else (condition, 0)
+        return (ast.Constant(instead), 1) if mentions(condition, names) else (condition, 0)
 
     def change(function: ast.FunctionDef) -> int:
         total = 0
@@ -63,6 +63,11 @@ def never(*names: object) -> Change:
         return total
 
     return change
+
+
+def ever(*names: object) -> Change:
+    """Make conditions that mention ``names`` true, as :func:`never` makes them false."""
+    return never(*names, instead=True)
 
 
 def instead(before: object, after: object) -> Change:
@@ -86,18 +91,6 @@ def always(parameter: str, value: object) -> Change:
         names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         function.body.insert(0, ast.Assign([ast.Name(parameter, ast.Store())], ast.Constant(value)))
         return names.count(parameter)
-
-    return change
-
-
-def over(name: str, items: str) -> Change:
-    """Let loops over an expression that mentions ``name`` go over ``items``, another expression."""
-
-    def change(function: ast.FunctionDef) -> int:
-        loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and mentions(node.iter, (name,))]
-        for loop in loops:
-            loop.iter = ast.parse(items, mode="eval").body
-        return len(loops)
 
     return change
 

@@ -11,7 +11,7 @@ from helpers.stores import Function, each
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.calls import Interrupted
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Op
 from d2lps.kvstore.worker import client as client_module
 from d2lps.kvstore.worker import dist
@@ -54,7 +54,7 @@ def test_calls_of_worker_0_for_all_fail_without_it(what, lost, tmp_path):
 
 
 def test_who_has_left_has_not_come_to_the_barriers_after_that():
-    held, others = ShardStore("dist_sync", 3, deadline=5.0), []
+    held, others = SlotStore("dist_sync", 3, deadline=5.0), []
     for rank in (1, 2):
         others.append(threading.Thread(target=held.barrier, args=(rank, 1)))
         others[-1].start()

@@ -17,7 +17,7 @@ from helpers.stores import each
 from d2lps import kvstore
 from d2lps.kvstore import Refused
 from d2lps.kvstore.record import PAGE, PullRecord, PushRecord, Record, ServerRecord, VersionRecord
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, frames, handshake
 from d2lps.kvstore.wire.frames import raw
 from d2lps.kvstore.worker.dist import ReadRecords
@@ -71,8 +71,8 @@ def is_served(line, round_=1):
 @pytest.mark.parametrize(
     "method, ask",
     [
-        ("admit", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
-        ("counting", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
+        ("admit_all", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
+        ("push_all", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
         ("pull", lambda line: line(Op.PULL, [FIRST._replace(round=0)])),
         ("init", lambda line: line(Op.INIT, payload=torch.ones(3), parts=[["c", 3]], dtype=0)),
         ("come", lambda line: line(Op.BARRIER, round=1)),
@@ -87,7 +87,7 @@ def test_a_handler_that_fails_is_an_error_to_its_caller_and_the_next_is_served(m
         raise MemoryError("no room")
 
     with monkeypatch.context() as changed:
-        changed.setattr(ShardStore, method, fails)
+        changed.setattr(SlotStore, method, fails)
         op, said = ask(line)
     assert op == Op.ERROR and said["kind"] == "KVError" and said["counted"] == []
     assert said["sentence"].startswith("server 0 failed at ") and said["sentence"].endswith(": MemoryError: no room")
@@ -112,9 +112,10 @@ def test_a_failed_answer_is_an_error_of_the_pull_alone(lines, monkeypatch, caplo
 def test_what_has_failed_is_seen_where_the_server_writes():
     code = """if True:
         from helpers.breaking import tables
-        from d2lps.kvstore import KVError, ShardStore
+        from d2lps.kvstore import KVError
+        from d2lps.kvstore.server.store import SlotStore
         from test_kvstore_answers import Line, Op
-        ShardStore.come = None
+        SlotStore.come = None
         print(Line(tables()[0])(Op.BARRIER, round=1)[1]["kind"])"""
     here = Path(__file__).parent
     paths = os.pathsep.join(map(str, (here, here.parent, here.parents[1])))
@@ -260,7 +261,7 @@ def test_what_is_too_long_for_a_frame_is_refused_before_it_is_sent():
 def test_an_answer_that_is_too_long_is_an_error_to_who_asked(lines, monkeypatch):
     _, line, _ = lines
     monkeypatch.setattr(frames, "TABLE", 400)
-    monkeypatch.setattr(ShardStore, "init", lambda *_: 10**500)
+    monkeypatch.setattr(SlotStore, "init", lambda *_: 10**500)
     op, said = line(Op.INIT, parts=[["c", 0]], dtype=0)
     assert op == Op.ERROR and said["kind"] == "KVError" and "server 0 has no answer" in said["sentence"]
     monkeypatch.undo()

@@ -407,7 +407,7 @@ def test_worker_0_that_is_lost_leaves_the_older_file(tmp_path, held):
         before, after = each(made, work)
         assert before == after
         until = time.monotonic() + 5
-        while any(server.store._kept[1] for server in made.servers):
+        while any(server.store.slot.core.kept.here for server in made.servers):
             assert time.monotonic() < until, "nobody reads it any more"
             time.sleep(0.01)
         held.set()

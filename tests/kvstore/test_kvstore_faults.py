@@ -22,7 +22,7 @@ from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import PUSHES, Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 
@@ -628,7 +628,7 @@ def test_a_single_process_is_refused_with_the_way_to_start_several():
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Refused, match="cannot listen at .*in use"):
-        Server(ShardStore("dist_sync", 1), other.getsockname(), secret=SECRET)
+        Server(SlotStore("dist_sync", 1), other.getsockname(), secret=SECRET)
 
 
 def test_nobody_there_is_a_server_lost():

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from helpers.mutants import always, instead, locked, mutate, never, over, run
+from helpers.mutants import always, ever, instead, locked, mutate, never, run
 
 from d2lps.kvstore import KVError
 
 HERE = Path(__file__).parent
-SHARDS = "d2lps.kvstore.server.shard_store:ShardStore"
+STORE = "d2lps.kvstore.server.store:SlotStore"
+RULES = "d2lps.kvstore.replication.replica:Replica"
 CHANNEL = "d2lps.kvstore.wire.channel:Channel"
 CHECKSUM = "d2lps.kvstore.wire.frames:Checksum"
 HANDSHAKE = "d2lps.kvstore.wire.handshake"
@@ -18,15 +19,15 @@ TLS = "d2lps.kvstore.wire.tls"
 MUTANTS = {
     "a push counts as often as it comes": (
         "test_kvstore_faults.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once",
-        [(f"{SHARDS}.push", never("rounds")), (f"{SHARDS}.admit", never("counted"))],
+        [(f"{STORE}.admit", never("counted")), (f"{RULES}._on_push", ever("round", "rounds", "parts"))],
     ),
     "a push does not wait for the round before": (
         "test_kvstore_rounds.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing",
-        [(f"{SHARDS}.admit", never("version"))],
+        [(f"{STORE}.admit", never("version"))],
     ),
     "the order of the ranks does not count": (
         "test_kvstore_rounds.py::test_the_sum_is_taken_in_the_order_of_the_ranks",
-        [(f"{SHARDS}._merge", over("workers", "[*shard.arrived, *({*range(self.workers)} - {*shard.arrived})]"))],
+        [(f"{RULES}._next", never("live"))],
     ),
     "a header's CRC is not looked at": (
         "test_kvstore_wire.py::test_every_flipped_bit_is_noticed[None-False]",

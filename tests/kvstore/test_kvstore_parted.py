@@ -11,7 +11,7 @@ from helpers.stores import each, until_whole
 
 from d2lps.kvstore import Timeout, Unknown, cluster
 from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, View, broken
-from d2lps.kvstore.replication.messages import Ack, Counted, Heartbeat, Join, Pull, Push, Send, Snapshot, Value
+from d2lps.kvstore.replication.messages import Ack, Counted, Heartbeat, Join, Pull, Push, Send, Snapshot, Values
 
 A, L, W = "a", "l", ("worker", 0)
 SIZE = 4000
@@ -64,38 +64,38 @@ def test_a_possible_backup_is_asked_too(of, told):
     primary.receive(L, Ack(1, 0), 0.0)
     primary.tick(0.0)
     assert Propose(2, (A, L)) in primary.take()
-    primary.receive(W, Pull(1, 1, 0, 0, 0), 0.0)
-    said = sent(primary, Value, Heartbeat)
-    assert len([each for each in said if isinstance(each, Value)]) == told
+    primary.receive(W, Pull(1, 1, 0, ((0, 0),)), 0.0)
+    said = sent(primary, Values, Heartbeat)
+    assert len([each for each in said if isinstance(each, Values)]) == told
     if not told:
         assert said == [Heartbeat(View(1, (A,)), 1)]
         primary.receive(L, Ack(1, 0), 0.0)
-        assert not sent(primary, Value), "that is no answer"
+        assert not sent(primary, Values), "that is no answer"
         primary.receive(L, Ack(1, 0, 1), 0.0)
-        assert len(sent(primary, Value)) == 1
+        assert len(sent(primary, Values)) == 1
 
 
 def test_one_question_is_under_way_and_the_next_one_is_for_all_that_came_meanwhile():
     primary = Replica(A, View(1, (A, L)), [Part(0, (0,), ())], 1, "dist_async")
     for id in range(1, 5):
-        primary.receive(W, Pull(1, id, 0, 0, 0), 0.0)
+        primary.receive(W, Pull(1, id, 0, ((0, 0),)), 0.0)
     assert [each.turn for each in sent(primary, Heartbeat)] == [1]
     primary.receive(L, Ack(1, 0, 1), 0.0)
-    said = sent(primary, Heartbeat, Value)
-    assert [each.id for each in said if isinstance(each, Value)] == [1]
+    said = sent(primary, Heartbeat, Values)
+    assert [each.id for each in said if isinstance(each, Values)] == [1]
     assert [each.turn for each in said if isinstance(each, Heartbeat)] == [2]
     primary.receive(L, Ack(1, 0, 2), 0.0)
-    assert [each.id for each in sent(primary, Value)] == [2, 3, 4]
+    assert [each.id for each in sent(primary, Values)] == [2, 3, 4]
 
 
 def test_a_pull_of_its_own_push_needs_no_question():
     primary = Replica(A, View(1, (A, L)), [Part(0, (0,), ())], 1, "dist_async")
     since = primary.seq
     primary.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
-    primary.receive(W, Pull(1, 2, 0, 0, 1, since), 0.0)
-    assert not sent(primary, Heartbeat, Value)
+    primary.receive(W, Pull(1, 2, 0, ((0, 1),), since), 0.0)
+    assert not sent(primary, Heartbeat, Values)
     primary.receive(L, Ack(1, 1), 0.0)
-    assert [type(each) for each in sent(primary, Counted, Value, Heartbeat)] == [Counted, Value]
+    assert [type(each) for each in sent(primary, Counted, Values, Heartbeat)] == [Counted, Values]
 
 
 def test_a_returning_learner_is_taught_again():

@@ -144,3 +144,19 @@ def test_what_was_not_recorded_or_not_yet_pushed_cannot_be_seen():
         stores[0].init("w", torch.zeros(3))
         with pytest.raises(Refused, match="nothing has been pushed"):
             stores[0].trace()
+
+
+def test_a_record_shows_what_the_new_primary_saw_after_a_takeover():
+    with cluster("dist_sync", 1, 2, record=True, replicas=1, deadline=20) as stores:
+        store = stores[0]
+        store.init("w", torch.zeros(SMALL))
+        store.set_optimizer("sgd", lr=0.1)
+        (part, _), *_ = store._only("w").parts
+        for number in range(4):
+            if number == 2:
+                stores.kill(part.server)
+            store.push("w", torch.ones(SMALL))
+            store.pull("w", out=torch.empty(SMALL))
+        trace = store.trace("w")
+        assert [pull.behind for pull in store.staleness()] == [0, 0]
+    assert [event.op for event in trace.events] == ["add", "sgd", "copy"] * 2

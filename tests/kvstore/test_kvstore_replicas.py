@@ -10,11 +10,12 @@ from helpers.stores import each, until_whole
 
 from d2lps.kvstore import DataLost, Refused, WorkerLost, cluster
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.replicas.coding import Held
-from d2lps.kvstore.replicas.keeper import kill
-from d2lps.kvstore.replicas.store import Gradient, SlotStore
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push
+from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.parts import Gradient
+from d2lps.kvstore.server.process import kill
+from d2lps.kvstore.server.store import SlotStore
 
 SERVERS, ROUNDS = 3, 8
 KEYS, SIZES = ["a", "b", "c"], (7, 300, 30_000)  # the last on all servers
@@ -260,12 +261,7 @@ def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
 
 @pytest.mark.parametrize(
     "options, why",
-    [
-        ({"servers": 1}, "servers=2"),
-        ({"replicas": 2}, "replicas=2"),
-        ({"replicas": True}, "replicas=True"),
-        ({"record": True}, "record=True"),
-    ],
+    [({"servers": 1}, "servers=2"), ({"replicas": 2}, "replicas=2"), ({"replicas": True}, "replicas=True")],
 )
 def test_what_does_not_go_with_replicas_is_refused(options, why):
     with pytest.raises(Refused, match=why):

@@ -8,10 +8,10 @@ import torch
 from helpers.stores import each, until_whole
 
 from d2lps.kvstore import cluster
-from d2lps.kvstore.replicas import lines
-from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica
 from d2lps.kvstore.replication.messages import Ack, Apply, Do, Meet, Pull, Push
+from d2lps.kvstore.server import lines
+from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.wire.frames import Broken
 
 COUNTED = (Push, Pull, Do, Meet, Apply, Ack)

@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 from helpers.ranks import FORKED
 
-from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
+from d2lps.kvstore.server.register import Register, StoreRegister
 
 A, B = (0, "a", "/a"), (1, "b", ("127.0.0.1", 7))
 

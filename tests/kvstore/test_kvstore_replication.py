@@ -35,7 +35,7 @@ from d2lps.kvstore.replication.messages import (
     Send,
     Snapshot,
     Summed,
-    Value,
+    Values,
 )
 from d2lps.kvstore.replication.world import FaultPlan, World, broken, shrunk
 
@@ -122,13 +122,13 @@ def sent(to: Replica | Requests, kind: type) -> list:
 def test_a_value_is_sent_only_after_the_backup_has_it():
     a, b = replica(A), replica(B)
     a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
-    a.receive(W, Pull(1, 2, 0, 0, 1), 0.0)
+    a.receive(W, Pull(1, 2, 0, ((0, 1),)), 0.0)
     effects = a.take()
     assert [effect.message for effect in effects if effect.to == W] == [Counted(1, 1)], "it counts in the round"
     (apply,) = [effect.message for effect in effects if effect.to == B]
     b.receive(A, apply, 0.0)
     a.receive(B, *sent(b, Ack), 0.0)
-    assert sent(a, Value) == [Value(1, 2, 0, 1, (1,), (("g",),))] and b.parts == a.parts
+    assert sent(a, Values) == [Values(1, 2, ((0, Part(1, (1,), (("g",),))),))] and b.parts == a.parts
 
 
 def test_an_asynchronous_push_counts_when_the_backup_has_it():
@@ -159,8 +159,8 @@ def test_a_worker_pushes_again_to_the_new_primary():
 def test_a_removed_server_answers_no_request():
     a = replica(A)
     a.receive("register", View(2, (B,)), 0.0)
-    a.receive(W, Pull(2, 1, 0, 0, 0), 0.0)
-    assert sent(a, Value) == [] and not a.is_primary
+    a.receive(W, Pull(2, 1, 0, ((0, 0),)), 0.0)
+    assert sent(a, Values) == [] and not a.is_primary
 
 
 @pytest.mark.parametrize("of, told", [(Replica, 0), (TellsOfLossEarly, 1)], ids=["right", "wrong"])
@@ -274,7 +274,40 @@ def test_a_push_without_an_answer_counts_as_one_with_an_answer():
     one, other = (replica(A, members=(A,), workers=2) for _ in range(2))
     for id, (rank, number) in enumerate([(1, 1), (1, 1), (0, 2), (0, 1), (1, 2), (0, 2)]):  # one comes twice, one early
         one.receive(("worker", rank), Push(1, id, rank, 0, number, (rank, number)), 0.0)
-        other.push(rank, 0, number, (rank, number))
+        other.push(rank, [(0, number, (rank, number))])
         assert one.parts == other.parts and one.arrived(0) == other.arrived(0)
-        assert other.read(0, 0, 2, None) == (other.parts[0] if other.parts[0].version == 2 else None)
     assert other.parts[0].value == (((0, 1), (1, 1)), ((0, 2), (1, 2)))
+
+
+def test_a_pull_of_several_parts_is_answered_once_each_part_as_it_was_when_it_became_readable():
+    a = Replica(A, View(1, (A,)), [Part(0, (0,), ())] * 2, 1, "dist_sync")
+    a.receive(W, Pull(1, 1, 0, ((0, 1), (1, 1))), 0.0)
+    for id, (part, number) in enumerate([(0, 1), (0, 2), (1, 1)], 2):
+        assert sent(a, Values) == [] and a.unread(W, 1) == [[0, 1], [1], [1]][id - 2]
+        a.receive(W, Push(1, id, 0, part, number, (part, number)), 0.0)
+    first, second = Part(1, (1,), (((0, 1),),)), Part(1, (1,), (((1, 1),),))
+    assert sent(a, Values) == [Values(1, 1, ((0, first), (1, second)))] and a.unread(W, 1) == []
+
+
+def test_a_pull_that_is_forgotten_waits_for_no_part():
+    a = Replica(A, View(1, (A,)), [Part(0, (0,), ())] * 2, 1, "dist_sync")
+    for id in (1, 2):
+        a.receive(W, Pull(1, id, 0, ((0, 1), (1, 1))), 0.0)
+    a.forget(W, 1)
+    for part in (0, 1):
+        a.receive(W, Push(1, 3 + part, 0, part, 1, "g"), 0.0)
+    assert [values.id for values in sent(a, Values)] == [2]
+
+
+def test_a_pull_of_a_part_without_a_value_is_answered_although_another_part_is_awaited():
+    a = Replica(A, View(1, (A,)), [Part(0, (0,), None), Part(0, (0,), ())], 1, "dist_sync")
+    a.receive(W, Pull(1, 1, 0, ((0, 0), (1, 1))), 0.0)
+    assert sent(a, Values) == [Values(1, 1, ((0, a.parts[0]),))]
+    a.receive(W, Push(1, 2, 0, 1, 1, "g"), 0.0)
+    assert sent(a, Values) == []
+
+
+@pytest.mark.slow(4)
+def test_no_schedule_breaks_a_promise_if_workers_pull_several_parts_at_once():
+    ends = {World(replace(FaultPlan.drawn(seed), joint=True, parts=2)).run() for seed in range(2_000)}
+    assert ends == {"done", "lost"}

@@ -11,12 +11,12 @@ import torch
 
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, validate_state
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
-    found = ShardStore(kind, workers, deadline=options.pop("deadline", 0.3), **options)
+    found = SlotStore(kind, workers, deadline=options.pop("deadline", 0.3), **options)
     first = torch.zeros(elements) if value is None else value
     for rank in range(workers):
         found.init(rank, "w", elements, first.dtype, None if rank else first)
@@ -31,10 +31,10 @@ def push(held, rank, round_, value):
 
 
 def pull(held, rank, round_):
-    """What is answered at once; None if it is still waited for."""
+    """Return what is answered at once, or None if the pull has to wait."""
     found = []
     held.pull(rank, [(0, round_)], found.append)
-    return found[0][0] if found else None
+    return found[0][0].value if found else None
 
 
 def saved(held, number, key=0):
@@ -56,7 +56,8 @@ def test_a_round_closes_when_every_worker_has_pushed():
         push(held, rank, 1, ones(rank))
     assert not waiting and pull(held, 1, 0).value.tolist() == [0] * 4
     push(held, 1, 1, ones(1))
-    assert waiting[0][0].value.tolist() == [21.0] * 4 and waiting[0][0][1:] == (1, 3)
+    (part,) = waiting[0]
+    assert part.value.value.tolist() == [21.0] * 4 and (part.version, part.value.counted) == (1, 3)
 
 
 def test_a_push_that_comes_again_is_counted_once():
@@ -197,18 +198,16 @@ def test_who_has_said_goodbye_fails_only_those_who_still_push():
         push(held, 0, 2, ones(0))
 
 
-def test_several_pushes_count_together_although_a_worker_is_lost_in_between():
-    held = ShardStore("dist_sync", 2, deadline=0.3)
+def test_a_push_does_not_count_after_a_worker_is_lost():
+    held = SlotStore("dist_sync", 2, deadline=0.3)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
-    with held.counting(0):
-        held.push(0, 0, 1, ones(0))
-        held.lose(1, "killed")
-        held.push(0, 1, 1, ones(0))
-    assert [shard.rounds for shard in held.shards] == [[1, 0]] * 2
+    held.push_all(0, [(0, 1, ones(0))])
+    held.lose(1, "killed")
+    with pytest.raises(WorkerLost):
+        held.push_all(0, [(1, 1, ones(0)), (0, 2, ones(0))])
+    assert [shard.rounds for shard in held.shards] == [[1, 0], [0, 0]]
     assert [shard.version for shard in held.shards] == [0, 0]  # no round closes without the lost one
-    with pytest.raises(WorkerLost), held.counting(0):
-        pytest.fail("what comes after a loss is not counted")
 
 
 @pytest.mark.parametrize("lost", ["fail", "drop"])
@@ -267,7 +266,7 @@ def test_a_failed_update_reaches_all_workers_until_a_load(kind, monkeypatch):
 
 def loading(**options):
     """Two keys of which one is staged for load 1."""
-    held = ShardStore("dist_sync", 2, deadline=0.3, **options)
+    held = SlotStore("dist_sync", 2, deadline=0.3, **options)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
     held.stage(0, 1, 0, {"value": torch.ones(4), "velocity": torch.ones(4)}, MOMENTUM)
@@ -332,7 +331,7 @@ def test_an_asynchronous_push_is_applied_as_it_comes():
     for rank, want in ((2, 16.0), (0, 17.0), (1, 21.0)):
         push(held, rank, 1, ones(rank))
         assert pull(held, rank, 1).value[0] == want
-    assert not push(held, 1, 1, ones(1)) and pull(held, 0, 1).version == 3
+    assert not push(held, 1, 1, ones(1)) and held.shards[0].version == 3
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 4])
@@ -347,7 +346,7 @@ def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
     held.pull(0, [(0, staleness + 1)], waiting.append)
     assert not waiting and pull(held, 1, 0) is not None
     push(held, 1, 1, ones(1))
-    assert waiting[0][0].value[0] == staleness + 1 + 4
+    assert waiting[0][0].value.value[0] == staleness + 1 + 4
 
 
 # ---------------------------------------------------------------- refusals changes nothing
@@ -407,7 +406,7 @@ def test_an_impossible_call_is_refused_and_changes_nothing(call, sentence):
 @pytest.mark.parametrize("wrong", [{"kind": "dist"}, {"lost": "wait"}])
 def test_unknown_policies_are_refused(wrong):
     with pytest.raises(Refused, match="it is one of"):
-        ShardStore(**{"kind": "dist_sync", "workers": 2} | wrong)
+        SlotStore(**{"kind": "dist_sync", "workers": 2} | wrong)
 
 
 # ---------------------------------------------------------------- every wait ends
@@ -532,7 +531,7 @@ def test_state_of_an_unknown_rule_is_refused(rule, state):
 
 
 def test_a_lost_worker_gets_no_snapshot():
-    held = ShardStore("dist_async", 2, lost="drop")
+    held = SlotStore("dist_async", 2, lost="drop")
     held.init(0, "w", 1, torch.float32, torch.zeros(1))
     held.keep(0, 1, True)
     assert held.kept(1, 0)["value"] == 0

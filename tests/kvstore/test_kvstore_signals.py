@@ -144,8 +144,8 @@ def test_a_worker_that_is_terminated_leaves_nothing(recovery):
 def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
     folder = tempfile.mkdtemp(prefix="d2lps-")
     options = {"kind": "dist_sync", "workers": 2, "deadline": DEADLINE}
-    started = ServerProcess({"store": options, "address": os.path.join(folder, "0"), "run": "", "number": 0}, 30.0)
-    server = SimpleNamespace(number=0, address=started.address())
+    started = ServerProcess({"store": options, "folder": folder, "number": 0}, 30.0)
+    server = SimpleNamespace(number=0, address=started.names()[0][2])
     with closing(store([server], 0), store([server], 1)) as (first, second), closing(started):
 
         def work(mine):
@@ -171,9 +171,10 @@ def test_a_server_that_is_busy_ends_in_order():
     with ExitStack() as later:  # who is left waits for a server that is gone: all at the same time
         for _ in range(6):
             options = {"kind": "dist_sync", "workers": 1, "deadline": deadline}
-            address = os.path.join(tempfile.mkdtemp(prefix="d2-"), "0")
-            started = ServerProcess({"store": options, "address": address, "run": "", "number": 0}, 30.0)
-            (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1, deadline=deadline)]
+            folder = tempfile.mkdtemp(prefix="d2-")
+            started = ServerProcess({"store": options, "folder": folder, "number": 0}, 30.0)
+            server = SimpleNamespace(number=0, address=started.names()[0][2])
+            (mine,) = stores = [store([server], 0, 1, deadline=deadline)]
             later.enter_context(closing(*stores, started))
             values = [torch.ones(100) for _ in keys]
             mine.init(keys, values)

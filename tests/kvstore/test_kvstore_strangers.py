@@ -30,7 +30,7 @@ from helpers.strangers import (
 
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.server.server import STRANGERS, Server
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 
@@ -251,7 +251,7 @@ def test_a_forged_frame_changes_nothing(what, monkeypatch):
             mine.pushpull("w", torch.full((3,), value), out=out)
             assert out.tolist() == [value] * 3
         assert server.store.updates is None and len(server.store.shards) == 1 and server.store.live == {0}
-        assert ("", 3) not in server.store._barriers
+        assert not server.store.slot.core.met("", 3)
 
 
 # ---------------------------------------------------------------- workers that ask for too much
@@ -284,9 +284,9 @@ def test_an_optimizer_is_a_name_that_is_known(rule):
 @pytest.mark.fault("F11", "an address that others reach, without a secret")
 def test_an_address_that_others_reach_needs_a_secret():
     with pytest.raises(Refused, match="a server at 0.0.0.0 can be reached from other hosts: put a secret"):
-        Server(ShardStore("dist_sync", 1), ("0.0.0.0", 0))
+        Server(SlotStore("dist_sync", 1), ("0.0.0.0", 0))
     with pytest.raises(Refused, match="a server at 127.0.0.1 can be reached by other users of this machine: put a se"):
-        Server(ShardStore("dist_sync", 1))
+        Server(SlotStore("dist_sync", 1))
     with pytest.raises(Refused, match="is on another host: the secret of the run"):
         ServerClient(0, ("192.0.2.1", 1), 0, deadline=0.2)
     with pytest.raises(Refused, match="may be another user's: the secret of the run"):

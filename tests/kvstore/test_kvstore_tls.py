@@ -19,9 +19,9 @@ from helpers.strangers import Recorder, framed, is_served, until_hung_up
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost
-from d2lps.kvstore.replicas.lines import Peers
+from d2lps.kvstore.server.lines import Peers
 from d2lps.kvstore.server.server import STRANGERS, Server
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
 from d2lps.kvstore.worker.client import ServerClient
 
@@ -51,7 +51,7 @@ OTHERS = {"certificate": "other.pem", "key": "other.key", "authority": "other-au
 def serving(shown, workers=2, servers=1, address=("127.0.0.1", 0), secret=b"", kind="dist_sync"):
     """Start servers with TLS in this process."""
     return [
-        Server(ShardStore(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
+        Server(SlotStore(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
         for number in range(servers)
     ]
 

@@ -9,8 +9,8 @@ from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
-from d2lps.kvstore.replicas import coding
 from d2lps.kvstore.replication.messages import Apply, Facts, Lose, Snapshot, View
+from d2lps.kvstore.server import coding
 from d2lps.kvstore.told import Told, packed, told, unpacked
 from d2lps.kvstore.worker.client import as_error
 from d2lps.messages import speak

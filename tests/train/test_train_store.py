@@ -154,13 +154,14 @@ class Watched:
         self.progress, self.waits = [], 0  # the same before each push of the slow one; pulls that it kept waiting
         self.lags = []  # of each value that was given out
         for server in cluster.servers:
-            server.store._may_read = self._may_read(server.store._may_read)
+            core = server.store.slot.core
+            core._is_readable = self._watched(core, core._is_readable)
 
-    def _may_read(self, may_read):
-        def watched(held, need):  # within the lock of the key: this is what the value has
-            if results := may_read(held, need):
-                self.lags.append(need - min(held.rounds))
-            return results
+    def _watched(self, core, is_readable):
+        def watched(rank, part, need):  # within the lock of the slot: this is what the value has
+            if readable := is_readable(rank, part, need):
+                self.lags.append(need - min(core.committed[part].rounds))
+            return readable
 
         return watched
 
@@ -169,10 +170,16 @@ class Watched:
         return [held for server in self.cluster.servers for held in server.store.shards]
 
     @property
+    def waiting(self):
+        """How many pulls wait for each part."""
+        cores = [server.store.slot.core for server in self.cluster.servers]
+        return [len(core._pulls.get(part, ())) for core in cores for part in range(len(core.parts))]
+
+    @property
     def still(self):
         """Whether nothing moves before the slow one does."""
         undone = sum(done < self.steps for done in self.done)
-        return all(len(held.waiting) == undone for held in self.parts)
+        return all(waiting == undone for waiting in self.waiting)
 
     def settled(self):
         until = time.monotonic() + 20
@@ -180,7 +187,7 @@ class Watched:
             assert time.monotonic() < until, "the others neither wait nor end"
             time.sleep(0.002)
         self.progress.append(list(self.done))
-        self.waits += sum(len(held.waiting) for held in self.parts)
+        self.waits += sum(self.waiting)
 
     def work(self, store):
         def after(step):

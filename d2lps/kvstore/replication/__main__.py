@@ -28,7 +28,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.schedules):
         if time.monotonic() - start > options.seconds:
             break
-        schedule = replace(FaultPlan.drawn(seed), late=seed % 3 == 2)
+        schedule = replace(FaultPlan.drawn(seed), late=seed % 3 == 2, joint=seed % 3 == 1)
         try:
             outcomes[World(schedule).run()] += 1
         except Violation as violation:

@@ -39,7 +39,7 @@ class State:
     def _restore(self, parts: Iterable[Part], facts: Facts) -> None:
         self.parts = list(parts)
         self.names: dict[str, int] = {name: index for index, (name, _) in enumerate(facts.names)}
-        self.likes = [like for _, like in facts.names]
+        self.specs = [spec for _, spec in facts.names]
         self.losses = {lose.rank: lose for lose in facts.losses}
         self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # rank → number of the command
         self.live = frozenset(range(self.workers)) - self.losses.keys()
@@ -50,7 +50,7 @@ class State:
             self.passed.setdefault(passed.name, {})[passed.number] = passed
 
     def _snapshot(self) -> tuple[tuple[Part, ...], Facts]:
-        names = tuple(zip(self.names, self.likes, strict=True))
+        names = tuple(zip(self.names, self.specs, strict=True))
         passed = tuple(barrier for numbers in self.passed.values() for barrier in numbers.values())
         facts = Facts(names, tuple(self.losses.values()), self.chosen, self.loaded, passed)
         return self._copied_parts(), facts
@@ -98,7 +98,7 @@ class State:
     def _do_begin(self, begin: Begin) -> None:
         index = self.names.setdefault(begin.name, len(self.parts))
         if index == len(self.parts):
-            self.likes.append(begin.like)
+            self.specs.append(begin.spec)
             self.parts.append(part := Part(0, (0,) * self.workers, self.copied(begin.value)))
         else:
             part = self.parts[index]._replace(value=self.copied(begin.value))

@@ -29,7 +29,7 @@ class Push(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """Pull a part after ``round`` pushes of this worker.
+    """Pull parts: ``wanted`` has each part, and how many pushes of this worker have to be in it.
 
     ``since`` is the number of the last command before the call began, by default of the last one before it arrives.
     """
@@ -37,8 +37,7 @@ class Pull(NamedTuple):
     view: int
     id: int
     rank: int
-    part: int
-    round: int
+    wanted: tuple[tuple[int, int], ...]
     since: int | None = None
 
 
@@ -88,15 +87,12 @@ class Counted(NamedTuple):
     id: int
 
 
-class Value(NamedTuple):
-    """A committed part: its version, how many pushes of each rank are in it, and its value."""
+class Values(NamedTuple):
+    """The committed parts that were pulled, (number, part) each: all of them, unless one has no value."""
 
     view: int
     id: int
-    part: int
-    version: int
-    rounds: tuple[int, ...]
-    value: Any
+    parts: tuple[tuple[int, Any], ...]
 
 
 class Lost(NamedTuple):
@@ -126,10 +122,10 @@ class Add(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Make a part of this ``name``; ``like`` describes it, and ``value`` is its first value if that is known."""
+    """Make a part of this ``name``; ``spec`` describes it, and ``value`` is its first value if that is known."""
 
     name: str
-    like: Any
+    spec: Any
     value: Any
 
 

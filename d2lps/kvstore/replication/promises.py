@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Value
+from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Pull, Values
 from d2lps.kvstore.replication.replica import Replica
 
 GARBAGE = "garbage"  # overwrites a pushed gradient when an answer is torn
@@ -40,8 +41,12 @@ class Promises:
         self.met: dict[tuple[str, int], set[int]] = {}  # barrier → the ranks that have come
         self._notes: dict[tuple[str, int], object] = {}  # passed barrier → its note
 
-    def check_value(self, src: Name, answer: Value) -> None:
-        part, steps = answer.part, [entry for entry in answer.value if isinstance(entry, Step)]
+    def check_values(self, src: Name, answer: Values) -> None:
+        for part, content in answer.parts:
+            self._check_value(src, part, content)
+
+    def _check_value(self, src: Name, part: int, answer: Part) -> None:
+        steps = [entry for entry in answer.value if isinstance(entry, Step)]
         flat = [gradient for step in steps for gradient in step.pushes]
         for member, replica in self.world.members():
             if replica.parts[part].version < answer.version:
@@ -118,33 +123,39 @@ class Promises:
             if len(replica.log) > 2 * schedule.parts * schedule.rounds * schedule.workers + 12:
                 raise Violation(f"I8 {member} keeps {len(replica.log)} commands")
 
-    def check_pull(self, worker: Any, pull, answer: Value) -> None:
+    def check_pull(self, worker: Any, pull: Pull, answer: Values) -> None:
+        if [part for part, _ in answer.parts] != [part for part, _ in pull.wanted]:
+            raise Violation(f"I5 {answer.parts} answers a pull of {pull.wanted}")
+        for (part, round), (_, content) in zip(pull.wanted, answer.parts, strict=True):
+            self._check_pulled(worker, pull.rank, part, round, content)
+        if len(worker.requests.kept) > 2 * self.world.schedule.parts:
+            raise Violation(f"I8 a worker keeps {len(worker.requests.kept)} pushes")
+
+    def _check_pulled(self, worker: Any, rank: int, part: int, pushed: int, answer: Part) -> None:
         schedule = self.world.schedule
         live = [rank for rank in range(schedule.workers) if rank not in self.world.gone]
         if schedule.kind == "dist_sync":
-            if answer.version != pull.round:
-                raise Violation(f"I5 a pull of round {pull.round} got {answer.version}")
+            if answer.version != pushed:
+                raise Violation(f"I5 a pull of round {pushed} got {answer.version}")
         else:
-            if answer.rounds[pull.rank] < pull.round:
-                raise Violation(f"I5 own pushes are missing: {answer.rounds} after {pull.round}")
-            if answer.version < worker.seen.get(pull.part, 0):
-                raise Violation(f"I5 a pull went back from {worker.seen[pull.part]} to {answer.version}")
-            worker.seen[pull.part] = answer.version
-            oldest = pull.round - schedule.staleness
-            if schedule.kind == "dist_ssp" and any(answer.rounds[rank] < oldest for rank in live):
-                raise Violation(f"I5 more than {schedule.staleness} behind: {answer.rounds} at {pull.round}")
-        missing = [rank for rank, round in worker.floor.items() if answer.rounds[rank] < round]
+            if answer.rounds[rank] < pushed:
+                raise Violation(f"I5 own pushes are missing: {answer.rounds} after {pushed}")
+            if answer.version < worker.seen.get(part, 0):
+                raise Violation(f"I5 a pull went back from {worker.seen[part]} to {answer.version}")
+            worker.seen[part] = answer.version
+            oldest = pushed - schedule.staleness
+            if schedule.kind == "dist_ssp" and any(answer.rounds[other] < oldest for other in live):
+                raise Violation(f"I5 more than {schedule.staleness} behind: {answer.rounds} at {pushed}")
+        missing = [other for other, round in worker.floor.get(part, {}).items() if answer.rounds[other] < round]
         if missing:
-            raise Violation(f"I15 {answer.rounds} answers a pull from after {worker.floor} were acknowledged")
-        for rank, round in enumerate(answer.rounds):
-            self.acknowledge(pull.part, rank, round)
+            raise Violation(f"I15 {answer.rounds} answers a pull from after {worker.floor[part]} were acknowledged")
+        for other, round in enumerate(answer.rounds):
+            self.acknowledge(part, other, round)
         after_load = self.loaded and ("meet", "load", 2) in worker.program[: worker.at]
         if after_load and not any(isinstance(entry, Loaded) for entry in answer.value):
             raise Violation(f"I14 load {self.loaded} was done, and {answer} lacks it")
-        if len(worker.requests.kept) > 2 * schedule.parts:
-            raise Violation(f"I8 a worker keeps {len(worker.requests.kept)} pushes")
 
-    def _check_entries(self, answer: Value) -> None:
+    def _check_entries(self, answer: Part) -> None:
         steps, loads = [], []
         for entry in answer.value:
             (loads if isinstance(entry, Loaded) else steps).append(entry)

@@ -21,15 +21,19 @@ from d2lps.kvstore.replication.messages import Apply, Ask, Counted, Done, Heartb
 NEAR = 16  # commands that a learner may lack when it is proposed as the backup: new ones keep coming
 
 
-class PendingPull(NamedTuple):
-    """A pull, and what proves that this server was still the primary when the worker's call began.
+class PendingPull:
+    """A pull with the ``parts`` that could be read until now, and what proves that this server was still the primary
+    when the worker's call began.
 
     Either an acknowledgement of a command after ``since``, or an answer to confirmation ``turn``, is enough.
     """
 
-    pull: m.Pull
-    since: int
-    turn: int
+    __slots__ = "left", "parts", "pull", "since", "turn", "worker"
+
+    def __init__(self, worker: Name, pull: m.Pull, since: int, turn: int):
+        self.worker, self.pull, self.since, self.turn = worker, pull, since, turn
+        self.parts: list[Part | None] = [None] * len(pull.wanted)
+        self.left = len(pull.wanted)  # parts that are still missing
 
 
 class Round:
@@ -101,7 +105,8 @@ class Replica(State):
         self.committed, self.commit = list(self.parts), self.seq
         self._uncommitted: deque[tuple[int, int, Part]] = deque()  # a command, and a part that it changed
         self._rounds = [Round() for _ in self.parts]  # the open ones
-        self._pulls: dict[int, dict[tuple[Name, int], PendingPull]] = {}  # waiting pulls by part
+        self._pending: dict[tuple[Name, int], PendingPull] = {}  # the pulls that wait
+        self._pulls: dict[int, list[tuple[PendingPull, int]]] = {}  # by part: those that wait for it, and its place
         self._meets: dict[tuple[str, int], dict[tuple[Name, int], m.Meet]] = {}  # waiting workers by barrier
         self._answers: dict[tuple[Name, int], tuple[int, NamedTuple]] = {}  # held back until a command is committed
         self._acked: dict[Name, int] = {}  # follower → last command that it acknowledged
@@ -134,6 +139,11 @@ class Replica(State):
     def arrived(self, index: int) -> Collection[int]:
         """Return the ranks that have pushed to the open round of a part."""
         return self._rounds[index].ranks if index < len(self._rounds) else ()
+
+    def counted(self, rank: int, index: int) -> int:
+        """Return how many pushes of a worker to a part are counted, also in the open round of the primary."""
+        part, current = self.parts[index], self._rounds[index]
+        return part.version + 1 if rank in current.waiting or rank in current.summed else part.rounds[rank]
 
     def completing(self, index: int) -> bool:
         """Return True if all have pushed to the open round of a part, and their sum is under way."""
@@ -332,18 +342,25 @@ class Replica(State):
     def forget(self, worker: Name, id: int) -> None:
         """Drop a request as if it had not come: its answer is not wanted any more."""
         self._answers.pop((worker, id), None)
-        for waiting in (*self._pulls.values(), *self._meets.values()):
+        if pending := self._pending.pop((worker, id), None):
+            self._drop(pending)
+        for waiting in self._meets.values():
             waiting.pop((worker, id), None)
 
-    def push(self, rank: int, index: int, number: int, gradient: Any) -> None:
-        """Count a push of a live worker that needs no answer, unless it is counted or does not come next."""
-        current = self._rounds[index]
-        if self.kind != "dist_sync":
-            if number == self.parts[index].rounds[rank] + 1:
-                self._command(m.Add(index, ((rank, number),), self.add(None, gradient, True)))
-        elif number == self.parts[index].version + 1 and rank not in current.waiting and rank not in current.summed:
-            current.waiting[rank] = gradient
-            self._close(index)
+    def push(self, rank: int, pushes: Iterable[tuple[int, int, Any]]) -> None:
+        """Count pushes of a live worker that need no answer, (part, number, gradient) each.
+
+        One that is counted already, or that does not come next, changes nothing.
+        """
+        synchronous = self.kind == "dist_sync"
+        for index, number, gradient in pushes:
+            part, current = self.parts[index], self._rounds[index]
+            if not synchronous:
+                if number == part.rounds[rank] + 1:
+                    self._command(m.Add(index, ((rank, number),), self.add(None, gradient, True)))
+            elif number == part.version + 1 and rank not in current.waiting and rank not in current.summed:
+                current.waiting[rank] = gradient
+                self._close(index)
 
     def _on_push(self, worker: Name, push: m.Push, now: float) -> None:
         if not self._accepts(worker, push) or push.part >= len(self.parts):
@@ -466,33 +483,68 @@ class Replica(State):
 
     # Reads: a pull is answered when its value is committed and this server is confirmed as the primary.
 
-    def read(self, rank: int, index: int, number: int, since: int | None) -> Part | None:
-        """Return the part that a pull of a live worker reads, or None if it has to wait for something."""
-        since = self.seq if since is None else since
-        if self._is_readable(rank, index, number) and self._is_confirmed(index, since, self._last_turn + 1):
-            return self.committed[index]
-        return None
+    def unread(self, worker: Name, id: int) -> list[int]:
+        """Return the places of the parts that a waiting pull still lacks."""
+        pending = self._pending.get((worker, id))
+        return [place for place, part in enumerate(pending.parts) if part is None] if pending else []
 
     def _on_pull(self, worker: Name, pull: m.Pull, now: float) -> None:
-        if self._accepts(worker, pull) and pull.part < len(self.parts):
-            since = self.seq if pull.since is None else pull.since
-            pending = PendingPull(pull, since, self._last_turn + 1)
-            self._pulls.setdefault(pull.part, {}).setdefault((worker, pull.id), pending)
-            if self._is_readable(pull.rank, pull.part, pull.round):
-                self._answer_pulls(pull.part)
+        if not self._accepts(worker, pull) or max(pull.wanted)[0] >= len(self.parts):
+            return
+        since = self.seq if pull.since is None else pull.since
+        pending = PendingPull(worker, pull, since, self._last_turn + 1)
+        if self._pending.setdefault((worker, pull.id), pending) is not pending:  # it has come before
+            for index in {index for index, _ in pull.wanted}:
+                self._answer_pulls(index)
+            return
+        for place, (index, _) in enumerate(pull.wanted):
+            if not self._gives(pending, index, place):
+                self._pulls.setdefault(index, []).append((pending, place))
+        self._answer(pending)
 
     def _answer_pulls(self, index: int) -> None:
-        waiting = self._pulls.get(index, {})
-        for (worker, id), pending in [*waiting.items()]:
+        """Give a part to the pulls that wait for it, and answer those that have all their parts."""
+        waiting, left = self._pulls.pop(index, ()), []
+        for pending, place in waiting:
             if pending.pull.rank not in self.live:
-                del waiting[worker, id]  # rounds may have closed without it: it learns that when it asks again
-            elif self._is_readable(pending.pull.rank, index, pending.pull.round):
-                if self._is_confirmed(index, pending.since, pending.turn):
-                    del waiting[worker, id]
-                    self._send(worker, m.Value(self.view.number, id, index, *self.committed[index]))
-                else:
-                    self._unconfirmed[index] = None
-                    self._ask_quorum()
+                # Rounds may have closed without it: it learns that when it asks again.
+                self._pending.pop((pending.worker, pending.pull.id), None)
+            elif self._gives(pending, index, place):
+                self._answer(pending)
+            else:
+                left.append((pending, place))
+        if left:
+            self._pulls[index] = left
+
+    def _gives(self, pending: PendingPull, index: int, place: int) -> bool:
+        """Give a part to a pull if it may be read; if only a confirmation is missing, ask for one."""
+        rank, number = pending.pull.rank, pending.pull.wanted[place][1]
+        if not self._is_readable(rank, index, number):
+            return False
+        if not self._is_confirmed(index, pending.since, pending.turn):
+            self._unconfirmed[index] = None
+            self._ask_quorum()
+            return False
+        pending.parts[place] = part = self.committed[index]
+        if part.value is None:  # then there is nothing to wait for
+            pending.left = 0
+        elif pending.left:
+            pending.left -= 1
+        return True
+
+    def _answer(self, pending: PendingPull) -> None:
+        if not pending.left and self._pending.pop((pending.worker, pending.pull.id), None):
+            wanted = pending.pull.wanted
+            read = [(index, part) for (index, _), part in zip(wanted, pending.parts, strict=True) if part is not None]
+            self._send(pending.worker, m.Values(self.view.number, pending.pull.id, tuple(read)))
+            if len(read) < len(wanted):
+                self._drop(pending)
+
+    def _drop(self, pending: PendingPull) -> None:
+        """Let a pull wait for no part any more."""
+        for index, _ in pending.pull.wanted:
+            if index in self._pulls:
+                self._pulls[index] = [waiting for waiting in self._pulls[index] if waiting[0] is not pending]
 
     def _is_readable(self, rank: int, index: int, number: int) -> bool:
         part = self.committed[index]

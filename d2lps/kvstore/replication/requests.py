@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Ask, Counted, Do, Lost, Meet, Pull, Push, Send, Value, View
+from d2lps.kvstore.replication.messages import Ask, Counted, Do, Lost, Meet, Pull, Push, Send, Values, View
 
 
 class Requests:
@@ -26,9 +26,9 @@ class Requests:
         self.kept[part, round] = gradient
         return self._request(Push(self.view.number, 0, self.rank, part, round, gradient))
 
-    def pull(self, part: int, round: int) -> int:
-        """Ask for ``part`` after ``round`` pushes of this worker; return the request's number."""
-        return self._request(Pull(self.view.number, 0, self.rank, part, round))
+    def pull(self, *wanted: tuple[int, int]) -> int:
+        """Ask for parts, each after so many pushes of this worker: (part, pushes). Return the request's number."""
+        return self._request(Pull(self.view.number, 0, self.rank, wanted))
 
     def do(self, command: NamedTuple) -> int:
         """Ask the primary to execute a command; return the request's number."""
@@ -60,8 +60,9 @@ class Requests:
             # An asynchronous push is committed by now. A synchronous one counts in the open round, which a new
             # primary begins again: only the round before it is committed.
             self._committed(request.part, request.round - (self.kind == "dist_sync"))
-        elif isinstance(message, Value):
-            self._committed(message.part, message.version if self.kind == "dist_sync" else message.rounds[self.rank])
+        elif isinstance(message, Values):
+            for index, part in message.parts:
+                self._committed(index, part.version if self.kind == "dist_sync" else part.rounds[self.rank])
         return request
 
     def _committed(self, part: int, upto: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from d2lps.kvstore.replication.messages import Add, Apply, Name, Push, Snapshot, Value
+from d2lps.kvstore.replication.messages import Add, Apply, Name, Push, Snapshot, Values
 from d2lps.kvstore.replication.world import World
 from d2lps.plan.plan import Plan
 from d2lps.simulate import Delivery
@@ -60,10 +60,12 @@ def _events(delivery: Delivery, keys: dict) -> Iterator[Event]:
         copies = [
             ("copy", round, add.part, [rank for rank, number in add.pushes if number == round]) for round in rounds
         ]
-    elif isinstance(message, Value) and max(message.rounds):
-        round = max(message.rounds)
-        ranks = [rank for rank, number in enumerate(message.rounds) if number == round]
-        copies = [("copy", round, message.part, ranks)]
+    elif isinstance(message, Values):
+        copies = [
+            ("copy", round, part, [rank for rank, number in enumerate(content.rounds) if number == round])
+            for part, content in message.parts
+            if (round := max(content.rounds))
+        ]
     elif isinstance(message, Snapshot):
         copies = [
             ("copy", round, part, [rank for rank, last in enumerate(content.rounds) if last >= round])

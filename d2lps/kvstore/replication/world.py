@@ -35,8 +35,9 @@ class FaultPlan:
     ``slow`` and ``torn`` are probabilities for a message, and ``long`` is the longest delay of a slow one; ``patience``
     is when a server is suspected; ``skew`` is the largest error of a clock's rate; with ``also``, workers also begin
     parts, choose an optimizer and load values, with barriers between; ``idle`` is the longest computation between two
-    requests; if sums are ``late``, each takes a while, and others are served meanwhile; ``troubles`` are (time, kind of
-    trouble, its own seed). All faults end at ``until``.
+    requests; if sums are ``late``, each takes a while, and others are served meanwhile; with ``joint``, workers pull
+    all parts by one request in odd rounds; ``troubles`` are (time, kind of trouble, its own seed). All faults end at
+    ``until``.
     """
 
     seed: int
@@ -56,6 +57,7 @@ class FaultPlan:
     also: bool = False
     idle: float = 0.0
     late: bool = False
+    joint: bool = False
     troubles: tuple[tuple[float, str, int], ...] = ()
 
     @classmethod
@@ -160,29 +162,32 @@ class Worker:
         order = [(part + rank) % len(parts) for part in parts]
         self.program = [*(("begin", part) for part in order), ("meet", "begun", 1)] if schedule.also else []
         for round in range(1, schedule.rounds + 1):
-            turns = product(acts, order) if round % 2 else ((act, part) for part in parts for act in acts)
-            self.program += [(act, part, round) for act, part in turns]
+            turns = [*product(acts, order)] if round % 2 else [(act, part) for part in parts for act in acts]
+            if schedule.joint and round % 2:
+                turns = [*(("push", part) for part in order), ("pull", *order)]
+            self.program += [(act, round, *these) for act, *these in turns]
             if schedule.also and round <= 2:
-                task = [("choose", 1)] if round == 1 else [*(("pull", part, 2) for part in parts), ("load", 1)]
+                task = [("choose", 1)] if round == 1 else [*(("pull", 2, part) for part in parts), ("load", 1)]
                 name = task[-1][0]
                 self.program += [("meet", name, 1), *(task if rank == 0 else ()), ("meet", name, 2)]
         self.at = self.request_id = 0
         self.index = {part: part for part in parts}  # a worker's number for a part → its number in the slot
         self.seen: dict[int, int] = {}  # part → the version of the last pull
         self.pulled: dict[int, tuple] = {}
-        self.floor: dict[int, int] = {}  # rank → pushes that were acknowledged before the last pull
+        self.floor: dict[int, dict[int, int]] = {}  # part → rank → pushes acknowledged before the last pull
         self.ended = False
 
     def begin(self) -> None:
         act, *arguments = self.program[self.at]
         requests, rank = self.requests, self.requests.rank
         if act == "push":
-            part, round = arguments
+            round, part = arguments
             self.request_id = requests.push(self.index[part], round, (rank, round))
         elif act == "pull":
-            part, round = arguments
-            self.floor = self.world.promises.acknowledged(self.index[part])
-            self.request_id = requests.pull(self.index[part], round)
+            round, *parts = arguments
+            indices = [self.index[part] for part in parts]
+            self.floor = {index: self.world.promises.acknowledged(index) for index in indices}
+            self.request_id = requests.pull(*((index, round) for index in indices))
         elif act == "begin":
             self.request_id = requests.do(m.Begin(f"part {arguments[0]}", None, () if rank == 0 else None))
         elif act == "choose":
@@ -200,14 +205,16 @@ class Worker:
         requests = self.requests
         if isinstance(message, tuple) and message[0] is GARBAGE:  # half of an answer has overwritten what was pushed
             request = requests.waiting.get(message[1])
-            if isinstance(request, m.Push | m.Pull) and (request.part, request.round) in requests.kept:
-                requests.kept[request.part, request.round] = GARBAGE
+            if isinstance(request, m.Push | m.Pull):
+                for torn in [(request.part, request.round)] if isinstance(request, m.Push) else request.wanted:
+                    if torn in requests.kept:
+                        requests.kept[torn] = GARBAGE
             return
         request = requests.receive(message)
         if request is not None:
-            if isinstance(message, m.Value):
+            if isinstance(message, m.Values):
                 self.world.promises.check_pull(self, request, message)
-                self.pulled[message.part] = message.value
+                self.pulled |= {index: part.value for index, part in message.parts}
             elif isinstance(message, m.Counted) and self.requests.kind != "dist_sync":
                 self.world.promises.acknowledge(request.part, request.rank, request.round)
             elif isinstance(message, m.Done) and isinstance(request, m.Do) and isinstance(request.command, m.Begin):
@@ -293,8 +300,8 @@ class World(Network):
         for effect in effects:
             if isinstance(effect, Send):
                 message, promises = effect.message, self.promises
-                if isinstance(message, m.Value):
-                    promises.check_value(name, message)
+                if isinstance(message, m.Values):
+                    promises.check_values(name, message)
                     if self.random.random() < self.schedule.torn:
                         message = GARBAGE, message.id
                 elif isinstance(message, m.Counted) and self.schedule.kind != "dist_sync":

@@ -1,9 +1,12 @@
 """A server: it receives requests of workers, counts pushes, closes rounds, and answers.
 
-Start at ``session``, which reads the requests of one worker and answers them. ``requests`` checks them; ``shard_store``
-holds the values, counts pushes and closes rounds; ``shard`` is its part of one key; ``base`` has the refusals that it
-shares with a store that has replicas, and the policies for a lost worker (``LOST``), whose effect is in ``lose``;
-``barriers`` are where workers wait for each other; ``staged`` holds what is loaded until all servers have their parts.
-``server`` listens, and decides which workers are lost; ``process`` starts a server in a process of its own, where
-``__main__`` runs.
+Each slot of keys is on one server or, with replicas, on two. The rules are the same, as one server is a group of one:
+they are in ``kvstore.replication``. Start at ``session``, which reads, checks and answers the requests of one worker.
+``store`` has a method for each, the policies for a lost worker (``LOST``), whose effect is in ``lose``, and the time
+until a takeover (``PATIENCE``: seconds of silence after which a server is dead). ``parts`` has its parts of keys;
+``slot`` gives messages to the rules and carries out their effects, with sockets and clocks.
+
+``server`` listens, and decides which workers are lost; its ``Host`` has one server or two replicas. ``process`` starts
+it in a process of its own, where ``__main__`` runs, and replaces a dead one. ``register`` holds the views of all slots;
+``lines`` and ``coding`` carry messages between servers.
 """

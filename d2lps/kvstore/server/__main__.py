@@ -1,7 +1,8 @@
 """A server in a process of its own: ``python -m d2lps.kvstore.server``.
 
-Its parent sends the settings over a line, and it answers with its address. It stays until every worker has said goodbye
-or is lost, also if its parent ends before. The secret is in the environment or in a file, never among the arguments.
+Its parent sends the settings over a line, and it answers with the names of its replicas. It stays until every worker
+has said goodbye or is lost, also if its parent ends before. The secret is in the environment or in a file, never among
+the arguments.
 """
 
 import gc
@@ -15,10 +16,12 @@ import torch
 
 from d2lps.kvstore.child import line_to_parent, receive, send
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.server.server import Server
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.register import joined
+from d2lps.kvstore.server.server import Host
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates
+
+ALONE = 0.5  # seconds without its parent and any other, after which one that holds nothing ends
 
 
 def main() -> None:
@@ -29,30 +32,29 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 100)
     parent = line_to_parent()
     spec = receive(parent)
-    address = spec["address"] if isinstance(spec["address"], str) else tuple(spec["address"])
-    certificates = spec.get("tls") and Certificates(*spec["tls"])
+    folder, register = spec["folder"], joined(spec["run"]) if spec["replicas"] else None
     try:
-        store, secret = ShardStore(**spec["store"]), read_secret() or b""
-        server = Server(
-            store, address, secret=secret, run=spec["run"], number=spec["number"], certificates=certificates
-        )
+        certificates = spec["tls"] and Certificates(*spec["tls"])
+        run = {"run": spec["run"], "secret": read_secret() or b"", "certificates": certificates}
+        where = {"folder": folder, "address": spec["address"]}
+        host = Host(spec["number"], spec["servers"], spec["store"], register, run, **where)
     except Refused as error:
         send(parent, {"refused": str(error)})
         return
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with suppress(ConnectionError):  # its parent may have ended; other workers may still come
-        send(parent, {"address": server.address})
+        send(parent, {"names": list(host.names.items())})
     seen = time.monotonic()
-    while not ended.wait(0.05) and store.live:
-        if server.busy or not parent.poll():  # the parent sends nothing more; poll() is true at its end
+    while not ended.wait(0.05) and host.needed:
+        if host.busy or not parent.poll():  # the parent sends nothing more; poll() is true at its end
             seen = time.monotonic()
-        elif time.monotonic() - seen > store.deadline:
+        elif time.monotonic() - seen > (host.deadline if host.member else ALONE):
             break  # its parent has ended, and no worker is here
-    server.close()
-    if isinstance(address, str):
+    host.close()
+    if folder:
         with suppress(OSError):  # the last server of this folder removes it
-            os.rmdir(os.path.dirname(address))
+            os.rmdir(folder)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,41 @@
-"""A server in a process of its own, which a worker starts and stops."""
+"""A server in a process of its own, which a worker starts and stops; one with replicas is replaced when it ends."""
 
+import glob
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from d2lps.kvstore.child import ChildProcess, receive, send
-from d2lps.kvstore.errors import Refused, ServerLost
+from d2lps.kvstore.errors import KVError, Refused, ServerLost
+from d2lps.kvstore.server.register import as_name
+from d2lps.messages import text
+
+LOOK, MOST = 0.02, 5.0  # seconds between two looks at it; and at most before another one is started
+ALONE = {"servers": 1, "replicas": 0, "folder": None, "address": None, "run": "", "tls": None}
 
 
 class ServerProcess(ChildProcess):
     """A server process that this process has started.
 
-    ``spec``: ``store`` (the arguments of :class:`~d2lps.kvstore.ShardStore`), ``address``, ``run``, ``number``,
-    ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to report its address;
-    ``holds``: descriptors that keep the folder of its socket.
+    ``spec``: ``store`` (the arguments of :class:`~d2lps.kvstore.server.store.SlotStore`) and ``number`` of ``servers``
+    with so many ``replicas``; the ``folder`` of its Unix sockets, or the ``address`` of its host; ``run`` and ``tls``
+    (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to report its names; ``holds``:
+    descriptors that keep the folder.
     """
 
-    module = "d2lps.kvstore.server"
-
     def __init__(self, spec: dict, seconds: float, holds: Sequence[int] = ()):
-        super().__init__(self.module, keeps=holds)
-        self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
+        super().__init__("d2lps.kvstore.server", keeps=holds)
+        spec = ALONE | spec
+        self.number, self._folder, self._until = spec["number"], spec["folder"], time.monotonic() + seconds
         self._moment = min(5.0, max(1.0, spec["store"].get("deadline", 5.0)))
-        with suppress(ConnectionError):  # address() finds out that it has ended
+        with suppress(ConnectionError):  # names() finds out that it has ended
             send(self.line, spec)
 
-    def address(self) -> "tuple[str, int] | str":
-        """Return its address. Raises the Refused of the server, or ServerLost."""
-        address = self._begun()["address"]
-        return tuple(address) if isinstance(address, list) else address
-
-    def _begun(self) -> dict:
-        """Return its first message."""
+    def names(self) -> dict[int, tuple]:
+        """Return by slot (server, incarnation, address). Raises the Refused of the server, or ServerLost."""
         try:
             answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
         except (EOFError, ConnectionError):
@@ -43,7 +45,11 @@ class ServerProcess(ChildProcess):
         if not answer:
             self.process.kill()
             raise ServerLost(f"server {self.number} did not start", (self.number,))
-        return answer
+        return {slot: as_name(name) for slot, name in answer["names"]}
+
+    def kill(self) -> None:
+        """End the process abruptly, as a machine that fails."""
+        self.process.kill()
 
     def leave(self) -> None:
         """Let go of it: it ends when its workers have gone."""
@@ -58,13 +64,88 @@ class ServerProcess(ChildProcess):
             self.process.wait(max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
             return
-        if isinstance(self._path, str):  # it has removed that, unless it was killed
+        self.tidy()
+        with suppress(OSError):
+            self._folder and os.rmdir(self._folder)
+
+    def tidy(self) -> None:
+        """Remove its sockets: a process that is killed leaves them."""
+        for path in glob.glob(f"{glob.escape(self._folder)}/{self.number}-*") if self._folder else ():
             with suppress(OSError):
-                os.unlink(self._path)
-            with suppress(OSError):
-                os.rmdir(os.path.dirname(self._path))
+                os.unlink(path)
 
     def stop(self) -> None:
         """Stop it, also if workers are connected."""
         self.process.terminate()
         self.close()
+
+
+class Keeper:
+    """A server process that is replaced when it ends, as long as the store of the worker that started it is open.
+
+    The new one gets its data from the other servers. ``spec``, ``seconds``, ``holds``: as :class:`ServerProcess` takes
+    them.
+    """
+
+    def __init__(self, spec: dict, seconds: float, holds: Sequence[int] = ()):
+        self.number, self._spec, self._seconds = spec["number"], spec, seconds
+        self._holds = [os.dup(descriptor) for descriptor in holds]
+        self._ending = threading.Event()
+        self.process = ServerProcess(spec, seconds, self._holds)
+        self._begun = True
+
+    def names(self) -> dict[int, tuple]:
+        """Do as :meth:`ServerProcess.names`; from then on the process is replaced when it ends."""
+        names = self.process.names()
+        threading.Thread(target=self._watch, daemon=True, name=f"d2lps keeper of server {self.number}").start()
+        return names
+
+    def kill(self) -> None:
+        """End the process abruptly, as a machine that fails."""
+        self.process.kill()
+
+    def _watch(self) -> None:
+        pause = LOOK
+        while not self._ending.wait(LOOK):
+            if self.process.process.poll() is None:
+                continue
+            self.process.tidy()
+            if self._ending.wait(pause):
+                return
+            pause = min(2 * pause, MOST)  # do not restart at once a process that cannot begin
+            begun = time.monotonic()
+            try:
+                self._begun = False
+                self.process = ServerProcess(self._spec, self._seconds, self._holds)
+                self.process.names()
+                self._begun = True
+            except (KVError, OSError):
+                continue
+            pause = LOOK if time.monotonic() - begun < MOST else pause
+
+    def leave(self) -> None:
+        """Let go of it: it ends when its workers have gone."""
+        self._ending.set()
+        self.process.leave()
+
+    def close(self) -> None:
+        """Let go of it, and wait a moment for its end."""
+        self.leave()
+        self.process.close() if self._begun else self.process.stop()
+        while self._holds:
+            os.close(self._holds.pop())
+
+    def stop(self) -> None:
+        """Stop it, also if workers are connected."""
+        self._ending.set()
+        self.process.stop()
+        self.close()
+
+
+def kill(servers: Sequence[ServerProcess | Keeper], owners: Sequence[int], rank: int, number: object) -> None:
+    """End server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
+    if type(number) is not int or not 0 <= number < len(owners):
+        raise Refused(text("store.no-server", server=repr(number), last=len(owners) - 1))
+    if owners[number] != rank:
+        raise Refused(text("store.not-my-server", server=number, rank=rank, owner=owners[number]))
+    next(server for server in servers if server.number == number).kill()

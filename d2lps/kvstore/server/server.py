@@ -1,27 +1,31 @@
-"""A server of the store: it listens, admits workers, and serves each in a thread of its own.
+"""A server of one slot: it listens, admits workers and the other servers of the slot, and serves each in a thread.
 
-Anything that is not a frame of ours closes that connection alone.
+Anything that is not a frame of ours closes that connection alone. A :class:`Host` has one server, or two replicas.
 """
 
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import LossRecord
-from d2lps.kvstore.server.session import WorkerSession
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.lines import STILL, Peers
+from d2lps.kvstore.server.register import Register, StoreRegister, as_name
+from d2lps.kvstore.server.session import PeerSession, WorkerSession
+from d2lps.kvstore.server.store import PATIENCE, SlotStore
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken
-from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.wire.handshake import Elsewhere, loopback
 from d2lps.messages import why
 from d2lps.units import is_count
 
@@ -31,32 +35,38 @@ STRANGERS = 32  # connections at once that have not yet proved who they are
 
 
 class Server:
-    """One server, which listens from its creation until :meth:`close`.
+    """One server of a slot, which listens from its creation until :meth:`close`.
 
     store
-        Its values (:class:`ShardStore`).
+        Its values (:class:`SlotStore`).
     address
         (host, port), port 0 for any that is free, or the path of a Unix socket, which belongs to this user. Any other
         address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
     run
         The name of this run: workers of another run are refused.
     number
-        Of this server.
+        Of the slot.
     certificates
         For TLS, which then protects the payload instead of a code; with a secret, workers have to know that, too.
+    register
+        The views of all slots. Without it the slot has no other server, and this one lends memory to workers of its
+        host.
+    server, incarnation
+        The number of this server, which is that of its slot by default, and a new name for each start.
     """
-
-    lends = True  # memory, to workers of this host
 
     def __init__(
         self,
-        store: ShardStore,
+        store: SlotStore,
         address: "tuple[str, int] | str" = ADDRESS,
         *,
         secret: bytes = b"",
         run: str = "",
         number: int = 0,
         certificates: tls.Certificates | None = None,
+        register: Register | StoreRegister | None = None,
+        server: int | None = None,
+        incarnation: str = "",
     ):
         if not secret and not certificates and not isinstance(address, str):
             others = "by other users of this machine" if loopback(address) else "from other hosts"
@@ -84,18 +94,28 @@ class Server:
         self.address = self._listener.getsockname()
         if not isinstance(address, str):
             self.address = self.address[:2]  # of IPv6, without the flow and the scope
-        if isinstance(address, str) and self.lends:
-            store.arena = Arena.available()
         self._sessions: dict[int, WorkerSession] = {}
+        self._others: set[PeerSession] = set()
         self._guests: dict[Channel, None] = {}  # connections that have not yet proved who they are
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        self.name = number if server is None else server, incarnation, self.address
+        if register:
+            store.open(number, self.name, register, Peers(run, secret, certificates), self._deposed)
+            self._start(self._await)
+        elif isinstance(address, str):
+            store.arena = Arena.available()
         for target in (self._accept, self._watch):
             self._start(target)
 
+    def silence(self) -> None:
+        """Do and say nothing more."""
+        self._closed.set()
+        self.store.slot.close()
+
     def close(self) -> None:
         """Stop listening, and close all connections."""
-        self._closed.set()
+        self.silence()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -103,7 +123,7 @@ class Server:
             with suppress(OSError):
                 os.unlink(self.address)
         with self._lock:
-            connected = [*self._guests, *self._sessions.values()]
+            connected = [*self._guests, *self._sessions.values(), *self._others]
         for connection in connected:
             connection.close()
         if self.store.arena:
@@ -115,8 +135,8 @@ class Server:
 
     @property
     def busy(self) -> bool:
-        """Whether a worker is connected."""
-        return any(session.open for session in list(self._sessions.values()))
+        """Whether a worker or another server is connected."""
+        return bool(self._others) or any(session.open for session in list(self._sessions.values()))
 
     def _start(self, target, *arguments) -> None:
         threads.start(f"d2lps server {self.number}", target, *arguments)
@@ -160,11 +180,11 @@ class Server:
                 self._guests.pop(channel, None)
         self._serve(channel, hello)
 
-    def _session(self, *arguments) -> WorkerSession:
-        return WorkerSession(*arguments)
-
     def _serve(self, channel: Channel, hello: Mapping) -> None:
-        session = self._session(self.store, channel, hello["rank"], hello["incarnation"], self._ended, self.number)
+        if not self.store.slot.alone and "server" in hello:
+            self._serve_server(channel, as_name(hello["server"]))
+            return
+        session = WorkerSession(self.store, channel, hello["rank"], hello["incarnation"], self._ended, self.number)
         with self._lock:
             before, self._sessions[session.rank] = self._sessions.get(session.rank), session
         if before is not None:
@@ -173,8 +193,23 @@ class Server:
             session.close()
         session.run()
 
+    def _serve_server(self, channel: Channel, name: tuple) -> None:
+        channel.patience(STILL)
+        session = PeerSession(self.store.slot, channel, name)
+        self._others.add(session)
+        try:
+            session.run()
+        finally:
+            self._others.discard(session)
+
     def _admit(self, channel: Channel, hello: Mapping) -> dict:
         """Return the welcome for a worker, and use its memory if that is possible. Raises Refused."""
+        slot = self.store.slot
+        if not slot.alone and hello.get("run") == self.run and "server" in hello:
+            return self._admit_server(hello)
+        if not slot.leads:
+            view = slot.core.view.number
+            raise Elsewhere(f"in view {view}, which it knows, this server is not the primary of slot {self.number}")
         rank, incarnation, live = hello["rank"], hello.get("incarnation"), self._sessions.get(hello["rank"])
         if hello.get("run") != self.run:
             raise Refused(f"worker {rank} belongs to run {hello.get('run')!r}, this server to {self.run!r}")
@@ -195,6 +230,23 @@ class Server:
             "memory": arena.lent if lends else None,
             "record": bool(self.store.record),
         }
+
+    def _admit_server(self, hello: Mapping) -> dict:
+        name = as_name(hello["server"])
+        number, incarnation, address = name if isinstance(name, tuple) and len(name) == 3 else (None, None, None)
+        if hello.get("slot") != self.number or not is_count(number) or not isinstance(incarnation, str):
+            raise Refused(f"a server of another slot: this one is {self.number}")
+        if not isinstance(address, str) and not (isinstance(address, tuple) and len(address) == 2):
+            raise Refused("a server says where it listens")
+        return {"number": self.number}
+
+    def _deposed(self) -> None:
+        """Let workers go to another server; none of them is lost by that."""
+        with self._lock:
+            sessions = [*self._sessions.values()]
+            self._sessions.clear()
+        for session in sessions:
+            session.close()
 
     def _ended(self, session: WorkerSession, why: str, left: bool, silent: bool) -> None:
         """Count a worker as lost whose session has ended; unless it left or was silent, it may come back first."""
@@ -218,3 +270,76 @@ class Server:
                 if session.open and not session.working and silent > self.store.patience:
                     seconds, deadline = f"{silent:.1f}", f"{self.store.deadline:g}"
                     session.end(told("store.silent", silent=seconds, deadline=deadline))
+
+    def _await(self) -> None:
+        """Count workers as lost that do not come to this server after it took over."""
+        deadline = self.store.deadline
+        patience = max(PATIENCE, self.store.patience)
+        while not self._closed.wait(min(0.25, deadline / 8)):
+            slot, led = self.store.slot, self.store.slot.led
+            if led is not None and slot.took_over and own_time() - led > patience:
+                for rank in sorted(self.store.live - self._sessions.keys()):
+                    self.store.lose(rank, told("store.told.absent"))
+
+
+class Host:
+    """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address`` on free ports.
+
+    ``settings``: the arguments of :class:`SlotStore`; ``run``: the ``run``, ``secret`` and ``certificates`` of a
+    :class:`Server`. Without a ``register`` its slot has no other server.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        servers: int,
+        settings: dict,
+        register: Register | StoreRegister | None,
+        run: dict,
+        folder: str | None = None,
+        address: str = "127.0.0.1",
+    ):
+        self.number, incarnation = number, secrets.token_hex(4)
+        self.deadline = settings.get("deadline", DEADLINE)
+        self.replicas: dict[int, Server] = {}
+        who = {"register": register, "server": number, "incarnation": incarnation} | run
+        try:
+            for slot in (number, (number - 1) % servers) if register else (number,):
+                where = os.path.join(folder, f"{number}-{slot}-{incarnation}") if folder else (address, 0)
+                self.replicas[slot] = Server(SlotStore(**settings), where, number=slot, **who)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> dict[int, tuple]:
+        """The names of its replicas by slot, as in views."""
+        return {slot: replica.name for slot, replica in self.replicas.items()}
+
+    @property
+    def member(self) -> bool:
+        """Whether it is a member of the view of a slot."""
+        return any(replica.store.slot.member for replica in self.replicas.values())
+
+    @property
+    def needed(self) -> bool:
+        """Whether a worker may still come, or another member does not know yet that none will."""
+        return any(replica.store.needed for replica in self.replicas.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker or a server is connected."""
+        return any(replica.busy for replica in self.replicas.values())
+
+    def close(self) -> None:
+        """End abruptly, as a process that is killed ends."""
+        for replica in self.replicas.values():
+            replica.silence()
+        for replica in self.replicas.values():
+            replica.close()
+
+
+def begin(hosts: dict[int, dict[int, tuple]], register: Register | StoreRegister) -> None:
+    """Register the first view of each slot; ``hosts``: by server the names of its replicas, by slot."""
+    for slot in hosts:
+        register.begin(slot, (hosts[slot][slot], hosts[(slot + 1) % len(hosts)][slot]))

@@ -1,4 +1,4 @@
-"""The session of one worker at a server: its requests, and the answers.
+"""The sessions at a server: the requests of one worker and the answers, and the messages of another server.
 
 One thread reads requests, another writes answers. Answers that wait hold no copies: they name values, which are never
 changed. A request that cannot be done is an error to this worker alone.
@@ -17,28 +17,23 @@ from torch import Tensor
 from d2lps.kvstore import threads
 from d2lps.kvstore.codec import decode, layout, piece
 from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import PullRecord, PushRecord
-from d2lps.kvstore.server.requests import (
-    read_optimizer,
-    validate_barrier,
-    validate_init,
-    validate_name,
-    validate_push,
-    validate_read,
-    validate_rows,
-    validate_state,
-)
-from d2lps.kvstore.server.shard import Pulled
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.messages import Confirm, Name
+from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
+from d2lps.kvstore.server.slot import Slot
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.told import packed, told
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
+from d2lps.kvstore.wire.frames import DTYPES, NOTHING, PUSHES, Broken, Frame, Op, raw
 from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
 ANSWERS, SMALL = 16, 1024  # answers that may wait; bytes of an answer that the thread that has it sends itself
 STATE = 8 << 30  # bytes of the state of one part, at most
+FLUSH = 1.0  # seconds that a goodbye waits until pushes are committed
 
 
 class WorkerSession:
@@ -49,7 +44,7 @@ class WorkerSession:
     """
 
     def __init__(
-        self, store: ShardStore, channel: Channel, rank: int, incarnation: str, ended: Callable, number: int = 0
+        self, store: SlotStore, channel: Channel, rank: int, incarnation: str, ended: Callable, number: int = 0
     ):
         self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
         self.heard, self.open = own_time(), True
@@ -120,6 +115,9 @@ class WorkerSession:
 
     def _named(self, op: Op, error: Exception) -> KVError:
         """Return the error for the worker. An unexpected one is logged here, with its traceback."""
+        if isinstance(error, Broken):  # this server is not the primary any more: the worker asks another one
+            self.close()
+            return KVError(str(error))
         if isinstance(error, KVError):
             return error
         what = f"server {self.number} failed at {op.name.lower()}"
@@ -134,9 +132,9 @@ class WorkerSession:
         sizes = [elements for _, elements in parts]
         values: Sequence[Tensor | None] = [None] * len(parts)
         if frame.payload or not sum(sizes) and self.rank == 0:
-            room = torch.empty(sum(sizes), dtype=dtype)
-            self.channel.into(frame, raw(room))
-            values = room.split(sizes)
+            buffer = torch.empty(sum(sizes), dtype=dtype)
+            self.channel.into(frame, raw(buffer))
+            values = buffer.split(sizes)
         numbers = [
             self.store.init(self.rank, name, elements, dtype, value)
             for (name, elements), value in zip(parts, values, strict=True)
@@ -149,9 +147,12 @@ class WorkerSession:
 
     def on_pushpull(self, frame: Frame) -> None:
         """Do both, one after the other. If the pull has to wait for others, answer first that the push is counted."""
+        since = self.store.slot.core.seq
         self._count(frame)
-        if not self.on_pull(frame):
-            self._ok(frame)
+        if not self.on_pull(frame, since) and not all(
+            self.store.readable(entry.part, entry.round) for entry in frame.entries
+        ):
+            self._ok(frame)  # else the value is the answer, as soon as all servers of the slot have it
 
     def _count(self, frame: Frame) -> None:
         """Count several parts that are pushed at once; those that are counted already are read and let go."""
@@ -162,30 +163,23 @@ class WorkerSession:
         elif frame.entries[0].in_rows:
             tensors = [self._rows_pushed(frame, dtype)]
         else:
-            room = torch.empty(sum(sizes), dtype=dtype)
-            self.channel.into(frame, raw(room))
-            tensors = room.split(sizes) if len(sizes) > 1 else [room]
+            buffer = torch.empty(sum(sizes), dtype=dtype)
+            self.channel.into(frame, raw(buffer))
+            tensors = buffer.split(sizes) if len(sizes) > 1 else [buffer]
         own = len(tensors) == 1 and not frame.shared  # a piece of a frame would keep all of it
-        pushes = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, tensors, strict=True) if fresh]
-        if not pushes:
-            return
-        end = time.monotonic()
-        with self.store.counting(self.rank):
-            for entry, tensor in pushes:
-                if self.store.record:
-                    nbytes = frame.payload if entry.in_rows else tensor.nbytes
-                    self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
-                self.store.push(self.rank, entry.part, entry.round, tensor, own)
+        fresh = [(entry, tensor) for entry, is_new, tensor in zip(frame.entries, new, tensors, strict=True) if is_new]
+        if self.store.record:
+            end = time.monotonic()
+            for entry, tensor in fresh:
+                nbytes = frame.payload if entry.in_rows else tensor.nbytes
+                self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
+        if fresh:
+            self.store.push_all(self.rank, [(entry.part, entry.round, tensor) for entry, tensor in fresh], own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
         dtype, sizes = validate_push(frame)
-        admit = self.store.admit
-        return (
-            dtype,
-            sizes,
-            [admit(self.rank, entry.part, entry.elements, dtype, entry.round) for entry in frame.entries],
-        )
+        return dtype, sizes, self.store.admit_all(self.rank, dtype, frame.entries)
 
     def _shared_push(self, frame: Frame, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the tensors of a push in the memory of the worker, and the time at which it began to write them."""
@@ -203,12 +197,12 @@ class WorkerSession:
 
     def _rows_pushed(self, frame: Frame, dtype: torch.dtype) -> Tensor:
         """Return a part of which only some rows travel; the others are 0."""
-        (entry,), room = frame.entries, torch.empty(frame.payload, dtype=torch.uint8)
-        self.channel.into(frame, raw(room))
-        count = room[:8].view(torch.int64).item()
+        (entry,), buffer = frame.entries, torch.empty(frame.payload, dtype=torch.uint8)
+        self.channel.into(frame, raw(buffer))
+        count = buffer[:8].view(torch.int64).item()
         if not 0 <= count <= (frame.payload - 8) // 8:
             raise Refused(f"{count} rows are pushed in {frame.payload} bytes")
-        rows, values = room[8 : 8 + 8 * count].view(torch.int64), room[8 + 8 * count :]
+        rows, values = buffer[8 : 8 + 8 * count].view(torch.int64), buffer[8 + 8 * count :]
         width, rest = divmod(len(values), max(1, count) * dtype.itemsize)
         if rest or bool(width) != bool(count):
             raise Refused(f"{len(values)} bytes are no {count} rows of {dtype}")
@@ -218,23 +212,22 @@ class WorkerSession:
             total.view(-1, width)[rows] = values.view(dtype).view(count, width)
         return total
 
-    def on_pull(self, frame: Frame, *since: object) -> bool:
+    def on_pull(self, frame: Frame, since: int | None = None) -> bool:
         """Answer when all parts may be read, and return True if that was so at once.
 
-        ``since``: for the store, if it has to know when the call began.
+        ``since``: the last command before the call began.
         """
         if not frame.entries:
             raise Refused("a pull says what it pulls")
-
         wanted = [(entry.part, entry.round) for entry in frame.entries]
-        return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), *since)
+        return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), since)
 
-    def _answer_pull(self, frame: Frame, pulled: list[Pulled] | KVError, rows: Tensor | None = None) -> None:
+    def _answer_pull(self, frame: Frame, pulled: list[Part] | KVError, rows: Tensor | None = None) -> None:
         """End a pull, perhaps in the thread of another worker: nothing is raised there."""
         try:
             if isinstance(pulled, KVError):
                 raise pulled
-            values, pulls = [each.value for each in pulled], []
+            values, pulls = [part.value.value for part in pulled], []
             if rows is not None:
                 part, width, round_ = validate_rows(frame)
                 chosen = values[0].reshape(-1, width)[rows].reshape(-1)
@@ -307,7 +300,8 @@ class WorkerSession:
 
     def _answer_last(self, frame: Frame, name: str) -> None:
         """Answer with the number of the last barrier of that name that all have passed."""
-        self._ok(frame, {"last": self.store.last_barrier(self.rank, name)})
+        answer = partial(self._answer, Op.OK, frame.number, {"last": self.store.last_barrier(self.rank, name)})
+        self._when_committed(partial(self._when_it_holds, answer))  # another server may be the primary, and know more
 
     def on_optimizer(self, frame: Frame) -> None:
         """Set the optimizer, for worker 0."""
@@ -345,9 +339,9 @@ class WorkerSession:
         if not is_count(load) or frame.payload > STATE:
             raise Refused("what is loaded has a number, and comes one part of a key at a time")
         shard = self.store.shard(frame.metadata.get("part"))
-        room = memoryview(bytearray(frame.payload))
-        self.channel.into(frame, room)
-        self.store.stage(self.rank, load, shard.number, decode(frame.metadata, room), optimizer)
+        buffer = memoryview(bytearray(frame.payload))
+        self.channel.into(frame, buffer)
+        self.store.stage(self.rank, load, shard.number, decode(frame.metadata, buffer), optimizer)
         self._ok(frame)
 
     def on_commit(self, frame: Frame) -> None:
@@ -373,12 +367,48 @@ class WorkerSession:
         if self.rank:
             raise Refused(f"worker 0 {does}")
 
-    # ---- answering
+    def on_bye(self, frame: Frame) -> None:
+        """Wait a moment until its pushes are committed: they stay, whichever server ends."""
+        until = time.monotonic() + FLUSH
+        while not self.store.slot.alone and self.store.pending(self.rank) and time.monotonic() < until and self.open:
+            time.sleep(0.01)
+
+    # ---- answering: an answer holds also if this server ends
 
     def _ok(self, frame: Frame, metadata: dict | None = None) -> None:
-        self._answer(Op.OK, frame.number, metadata)
+        answer = partial(self._answer, Op.OK, frame.number, metadata)
+        if frame.op in PUSHES and self.store.kind == "dist_sync":
+            answer()  # the worker keeps it: it may have to push again before the open round closes
+        else:
+            self._when_committed(answer)
 
     def _error(self, frame: Frame, error: KVError) -> None:
+        answer = partial(self._answer_error, frame, error)
+        if isinstance(error, Refused):  # another server may be the primary, and know more
+            answer = partial(self._when_it_holds, answer)
+        if frame.op in PUSHES and self.store.kind != "dist_sync":
+            self._when_committed(answer)  # it says which pushes are counted
+        else:
+            answer()
+
+    def _when_committed(self, answer: Callable[[], object]) -> None:
+        try:
+            self.store.slot.when_committed(answer)
+        except Broken:
+            self.close()
+
+    def _when_it_holds(self, answer: Callable[[], object]) -> None:
+        slot = self.store.slot
+        try:
+            if slot.alone:
+                answer()
+                return
+            with slot.leading():
+                slot.ask(self.rank, Confirm(0, 0, self.rank), lambda _: answer())
+        except Broken:
+            self.close()
+
+    def _answer_error(self, frame: Frame, error: KVError) -> None:
         """Answer with an error; ``counted``: the entries of a push that are counted, by this or an earlier request."""
         shards, entries = self.store.shards, frame.entries if frame.op in PUSHES else ()
         counted = [
@@ -399,6 +429,9 @@ class WorkerSession:
         shared: bool = False,
         pulls: Sequence[PullRecord] = (),
     ) -> None:
+        if not self.store.slot.leads:
+            self.close()
+            return
         answer = (op, number, (), metadata, payload, shared), pulls
         # A small answer is sent here, if nothing is in its way: to wake another thread takes longer.
         if len(payload) <= SMALL and self._answers.empty() and self._sending.acquire(blocking=False):
@@ -445,3 +478,123 @@ class WorkerSession:
     def _record(self, pulls: Sequence[PullRecord], start: float, end: float) -> None:
         for pull in pulls:
             self.store.record.add(pull._replace(start=start, end=end))
+
+
+class PeerSession:
+    """The messages of another server of the slot."""
+
+    def __init__(self, slot: Slot, channel: Channel, other: Name):
+        self.slot, self.channel, self.other, self.open = slot, channel, other, True
+
+    def close(self) -> None:
+        self.open = False
+        self.channel.close()
+
+    def run(self) -> None:
+        """Hand the messages to the slot, until the other server ends or the session is closed."""
+        snapshots = Snapshots()
+        try:
+            while self.open:
+                frame = self.channel.receive(idle=True)
+                if frame is None:
+                    continue
+                self.slot.sign(self.other)
+                if frame.op == Op.PEER:
+                    self.slot.arriving |= begins_snapshot(frame)
+                    messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
+                    self.slot.hear(
+                        self.other, [message for message in map(snapshots.whole, messages) if message is not None]
+                    )
+                    self.slot.arriving = snapshots.coming
+                elif frame.op != Op.ALIVE:
+                    raise Broken(f"a server may not say {frame.op.name}")
+        except Broken:
+            pass
+        finally:
+            self.slot.arriving = False
+            self.channel.close()
+            self.slot.lost_line(self.other)
+
+
+# ---- requests of a worker, checked before anything is done for them: each function raises Refused
+
+
+def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
+    """Return the dtype, and the elements of each part, of a push."""
+    dtypes, sizes = {entry.dtype for entry in frame.entries}, [entry.elements for entry in frame.entries]
+    if len(dtypes) != 1 or not max(dtypes) < len(DTYPES):
+        raise Refused("what is pushed together is of one dtype")
+    dtype = DTYPES[dtypes.pop()]
+    if frame.entries[0].in_rows:
+        if len(sizes) > 1 or frame.shared or not 8 <= frame.payload <= 8 + sizes[0] * (8 + dtype.itemsize):
+            raise Refused("rows are pushed of one part at a time, and no more of them than it has")
+    elif frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):
+        raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
+    return dtype, sizes
+
+
+def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
+    """Return the dtype, and (name, elements) of each part, that a worker initialises."""
+    number, parts = frame.metadata.get("dtype"), frame.metadata.get("parts")
+    if not is_count(number) or number >= len(DTYPES) or not isinstance(parts, list) or not parts:
+        raise Refused("a worker initialises parts of one dtype")
+    dtype, named = DTYPES[number], []
+    for part in parts:
+        name, elements = part if isinstance(part, list) and len(part) == 2 else (None, None)
+        if not isinstance(name, str) or not 0 < len(name) <= 512 or not is_count(elements):
+            raise Refused("a part is initialized by a short name and its number of elements")
+        named.append((name, elements))
+    size = sum(elements for _, elements in named) * dtype.itemsize
+    if frame.payload not in (0, size):
+        raise Refused(f"key {named[0][0]}: {frame.payload} bytes for {size} bytes of {dtype}")
+    return dtype, named
+
+
+def validate_rows(frame: Frame) -> tuple[int, int, int]:
+    """Return the part, the elements of a row, and the round of which a worker pulls rows."""
+    part, width, round_ = counts = [frame.metadata.get(name) for name in ("part", "width", "round")]
+    if not all(map(is_count, counts)) or not width or frame.payload % 8:
+        raise Refused("rows are pulled by part, width, round and whole numbers")
+    return part, width, round_
+
+
+def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
+    """Return (number, begin, end) of each answer that a worker has read in shared memory."""
+    read = frame.metadata.get("read")
+    if not isinstance(read, list) or not all(
+        isinstance(answer, list) and [*map(type, answer)] == [int, float, float] for answer in read
+    ):
+        raise Refused("what was read is said by request, begin and end")
+    return read
+
+
+def validate_state(frame: Frame) -> tuple[int, bool | None, int | None, int | None]:
+    """Return the save, and if all is to be kept for it or let go (None: neither), or the part and byte to read from."""
+    save, keep, part, start = (frame.metadata.get(name) for name in ("save", "keep", "part", "from"))
+    reads = keep is None and is_count(part) and is_count(start)
+    if not is_count(save) or type(keep) is not bool and not reads:
+        raise Refused("what is saved has a number, and is kept, let go, or read by part and byte")
+    return save, keep, part, start
+
+
+def validate_barrier(frame: Frame) -> tuple[str, int, str | None]:
+    """Return the name and the number of a barrier, and the note of worker 0 for the others."""
+    name, number, note = validate_name(frame), frame.metadata.get("round"), frame.metadata.get("note")
+    if not is_count(number) or not isinstance(note, str | None):
+        raise Refused("a barrier has a short name and a number, and its note is text")
+    return name, number, note
+
+
+def validate_name(frame: Frame) -> str:
+    """Return the name of a barrier."""
+    name = frame.metadata.get("name")
+    name = "" if name is None else name
+    if not isinstance(name, str) or len(name) > 64:
+        raise Refused("a barrier has a short name and a number, and its note is text")
+    return name
+
+
+def read_optimizer(frame: Frame, numbers: str) -> Optimizer | None:
+    """Return the optimizer of a request, or None; ``numbers``: the name under which its numbers are."""
+    rule = frame.metadata.get("rule")
+    return None if rule is None else Optimizer.read(rule, frame.metadata.get(numbers))

@@ -1,7 +1,8 @@
-"""A worker's connection to one server: requests go out in order, answers come back in any; what breaks is mended.
+"""A worker's connection to a slot: requests go out in order, answers come back in any; what breaks is mended.
 
 A connection that ends is made again, and what was not answered is asked again: a push that was counted before is
-answered, not counted twice. A server that cannot be reached within the deadline is lost.
+answered, not counted twice. If the slot has several servers, the connection follows the primary, and a push that a lost
+server may have had alone is repeated. A slot none of whose servers can be reached within the deadline is lost.
 """
 
 import copy
@@ -10,9 +11,10 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +22,11 @@ from torch import Tensor
 from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
-from d2lps.kvstore.errors import KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.replication import View
+from d2lps.kvstore.server.register import Register, StoreRegister
 from d2lps.kvstore.told import unpacked
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
@@ -32,6 +36,7 @@ from d2lps.kvstore.wire.handshake import loopback
 from d2lps.messages import text, why
 
 KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost
+SILENCE = 0.2  # seconds of silence after which it asks which server is the primary
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
 
@@ -68,16 +73,31 @@ class Request:
         self.done.set()
 
 
-class ServerClient:
-    """The connection to server ``number`` at ``address``."""
+class Pace(NamedTuple):
+    """Seconds: for a handshake; at most between two attempts to connect; for a goodbye; at least, until it is lost."""
 
-    # Seconds: for a handshake; at most between two attempts to connect; for a goodbye; at least, until it is lost.
-    greeting, pause, parting, patience = handshake.SECONDS, 0.5, 1.0, 0.0
+    greeting: float
+    pause: float
+    parting: float
+    patience: float
+
+
+ONE = Pace(handshake.SECONDS, 0.5, 1.0, 0.0)
+SEVERAL = Pace(1.0, 0.02, 3.0, 2.0)  # in between a silent primary is replaced
+
+
+class ServerClient:
+    """The connection to slot ``number``: to the server at ``address``, or to the primary, which the ``register`` knows.
+
+    With several servers, a synchronous push that was answered counts in a round that may begin anew with another
+    primary: it is kept until all members are known to have its round. One push of each part is kept: the next one
+    counts only then.
+    """
 
     def __init__(
         self,
         number: int,
-        address: "tuple[str, int] | str",
+        address: "tuple[str, int] | str | None",
         rank: int,
         *,
         secret: bytes = b"",
@@ -86,8 +106,18 @@ class ServerClient:
         incarnation: str = INCARNATION,
         arena: Arena | None = None,
         certificates: tls.Certificates | None = None,
+        register: Register | StoreRegister | None = None,
     ):
         self.number, self.address, self.deadline = number, address, validate_deadline(deadline)
+        self._register, self._view, self._pace = register, 0, SEVERAL if register else ONE
+        self._kept: dict[int, tuple[int, Request]] = {}  # the pushes that are kept, by part, with their rounds
+        self.keys: Iterable = ()  # of the slot, for the error if it is lost
+        until = time.monotonic() + self.deadline
+        while register and not self._view:
+            self._aim()
+            if not self._view and time.monotonic() > until:
+                raise ServerLost(text("store.no-view", slot=number), (number,))
+        address = self.address
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
             self._hello["memory"] = arena.lent
@@ -110,6 +140,7 @@ class ServerClient:
         self._lost: KVError | None = None
         self._sending, self._state = threading.Lock(), threading.RLock()
         self._channel, self.welcome = self._connect(own_time() + self.deadline)
+        self._keeps = register is not None and self.welcome["kind"] == "dist_sync"
         name = f"d2lps line to server {number}"
         self._listener = threads.start(name, self._listen)
         threading.Thread(target=self._live, daemon=True, name=name).start()
@@ -140,6 +171,19 @@ class ServerClient:
         finally:
             self._sending.release()
         return request
+
+    @property
+    def follows(self) -> bool:
+        """Whether the slot may have several servers, so that this connection follows the primary."""
+        return self._register is not None
+
+    @property
+    def seen(self) -> View:
+        """The newest known view, with the numbers of its servers."""
+        if not self._register:
+            return View(1, (self.number,))
+        view = self._register.view(self.number)
+        return View(view.number, tuple(number for number, *_ in view.members))
 
     @property
     def shares(self) -> bool:
@@ -190,7 +234,7 @@ class ServerClient:
     def leave(self) -> None:
         """Say goodbye, which :meth:`close` waits for."""
         if self._open and not self._lost and self._goodbye is None:
-            self._goodbye = Request(Op.BYE, until=time.monotonic() + min(self.parting, self.deadline))
+            self._goodbye = Request(Op.BYE, until=time.monotonic() + min(self._pace.parting, self.deadline))
             with suppress(KVError):
                 self.ask(self._goodbye)
 
@@ -217,7 +261,7 @@ class ServerClient:
 
     def _too_late(self, request: Request, silent: float) -> KVError:
         seconds = f"{self.deadline:g}"
-        if silent > max(self.deadline, self.patience):
+        if silent > max(self.deadline, self._pace.patience):
             self._give_up(self._server_lost(text("store.silent", silent=f"{silent:.1f}", deadline=seconds)))
             return copy.copy(self._lost)
         said = {"server": self.number, "op": request.op.name.lower(), "seconds": seconds}
@@ -274,6 +318,11 @@ class ServerClient:
             self._coming = None
 
     def _finish(self, request: Request, frame: Frame) -> None:
+        if request.op in PUSHES or request.op == Op.PULL:
+            if frame.op == Op.DATA:
+                self._committed(request)
+            elif request.counted is True:
+                self._keep(request)
         with self._state:
             self._pending.pop(frame.number, None)
         request.answer = frame
@@ -341,16 +390,27 @@ class ServerClient:
             self._send(self._channel, Request(Op.READ, metadata={"read": read}))
 
     def _live(self) -> None:
-        """The thread that gives a sign of life now and then, whatever the worker is busy with."""
+        """Give signs of life, and ask for the view if the primary is silent, or has not been asked for a while."""
+        looked = alive = time.monotonic()
         while self._open and not self._lost:
-            time.sleep(self.deadline / 8)
-            if self._sending.acquire(blocking=False):
+            time.sleep(min(SILENCE, self.deadline / 8) if self._register else self.deadline / 8)
+            silent = (self._pending or self._kept) and self._silent > SILENCE
+            if self._register and (silent or time.monotonic() - looked > self.deadline / 4):
+                looked = time.monotonic()
+                self._register.ask(self.number, self._told)
+            if time.monotonic() - alive > self.deadline / 8 and self._sending.acquire(blocking=False):
+                alive = time.monotonic()
                 try:
                     if self._open:
                         self._report_read()
                         self._send(self._channel, Request(Op.ALIVE))
                 finally:
                     self._sending.release()
+
+    def _told(self, view: View) -> None:
+        """Take the answer of the register. If there is a new primary, the thread that listens connects to it."""
+        if view.number > self._view and view.members[0][2] != self.address:
+            self._channel.close()
 
     def _connect(self, until: float) -> tuple[Channel, dict]:
         """A channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
@@ -359,7 +419,7 @@ class ServerClient:
             self._aim()
             try:
                 sock = handshake.new_socket(self.address)
-                left = max(0.05, min(self.greeting, until - own_time()))
+                left = max(0.05, min(self._pace.greeting, until - own_time()))
                 sock.settimeout(left)
                 try:
                     sock.connect(self.address)
@@ -369,6 +429,8 @@ class ServerClient:
                     welcome = handshake.as_worker(channel, self._secret, self._hello, coded)
                     channel.patience(max(self.deadline, 1.0))
                     channel.borrow(welcome.get("memory"))
+                    if self._register:  # another server may have been silent
+                        self._heard = own_time()
                     return channel, welcome
                 except BaseException:
                     sock.close()
@@ -381,27 +443,25 @@ class ServerClient:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
                 raise ServerLost(text("store.unreachable", server=self.number, where=where, why=reason), (self.number,))
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
-            pause = min(2 * pause, self.pause)
+            pause = min(2 * pause, self._pace.pause)
 
     def _aim(self) -> None:
-        """Before each attempt to connect: where to."""
-
-    def _forgotten(self, request: Request) -> None:
-        """Nobody waits for its answer any more: before it is known that it is counted, or when it is."""
-
-    def _unanswered(self) -> list[Request]:  # ``_state`` is held
-        return [self._pending[number] for number in sorted(self._pending)]
+        """Look, before each attempt to connect, where the primary listens."""
+        view = self._register and self._register.view(self.number)
+        if view is not None and view.number > self._view:
+            self._view, self.address = view.number, view.members[0][2]
 
     def _reconnect(self, why: str) -> bool:
         """A new connection, on which everything unanswered is asked again in its order."""
         try:
-            channel, _ = self._connect(own_time() + max(self.deadline, self.patience))
+            channel, _ = self._connect(own_time() + max(self.deadline, self._pace.patience))
         except KVError as error:
             self._give_up(self._server_lost(f"{why}; {error}"))
             return False
         self._sending.acquire()  # until all is asked again
         with self._state:
-            pending, self._channel = self._unanswered(), channel
+            self._pending |= {request.number: request for _, request in self._kept.values()}
+            pending, self._channel = [self._pending[number] for number in sorted(self._pending)], channel
             self._read.clear()  # the server has forgotten the old connection
         # Not in this thread, which hears: a server that cannot get rid of its answers takes no more requests.
         try:
@@ -418,7 +478,40 @@ class ServerClient:
             self._sending.release()
 
     def _server_lost(self, why: str) -> ServerLost:
-        return ServerLost(text("store.server-lost", server=self.number, why=why), (self.number,))
+        if not self._register:
+            return ServerLost(text("store.server-lost", server=self.number, why=why), (self.number,))
+        keys = tuple(self.keys)
+        names = ", ".join(map(repr, keys[:8])) + (", …" if len(keys) > 8 else "")
+        return DataLost(text("store.data-lost", slot=self.number, why=why, keys=names), (self.number,), keys)
+
+    # ---- pushes that are kept
+
+    def _forgotten(self, request: Request) -> None:
+        """Keep a push that counts, although the caller waits for its answer no more."""
+        if request.op in PUSHES and request.counted is True and request.answer is None:
+            self._keep(request)
+
+    def _keep(self, request: Request) -> None:
+        """Keep a copy: the caller may change the tensors when its push returns."""
+        if not self._keeps:
+            return  # it was answered when it was committed
+        parts, rounds = request.entries["part"].tolist(), request.entries["round"].tolist()
+        if all(self._kept.get(part, (0, None))[0] >= round_ for part, round_ in zip(parts, rounds, strict=True)):
+            return  # it was sent again, and answered again
+        kept = Request(Op.PUSH, request.entries, payload=memoryview(bytearray(request.payload)), number=request.number)
+        kept.counted = True
+        kept.done.set()
+        with self._state:
+            for part, round_ in zip(parts, rounds, strict=True):
+                self._kept[part] = round_, kept
+
+    def _committed(self, request: Request) -> None:
+        if self._kept:
+            entries = request.entries
+            with self._state:
+                for part, round_ in zip(entries["part"].tolist(), entries["round"].tolist(), strict=True):
+                    if self._kept.get(part, (round_ + 1,))[0] <= round_:
+                        del self._kept[part]
 
     def _give_up(self, error: KVError) -> None:
         with self._state:

@@ -19,6 +19,7 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost, as_known
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.placement import require_count
+from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
@@ -52,11 +53,13 @@ class DistStore(KVStore):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
     clients
-        The connections to the servers, in their order.
+        The connections to the slots, in their order.
     started
         The server processes that this worker has started; it lets go of them when it closes.
     arena
         The memory that the clients lend to servers on this host.
+    kill
+        Ends the server with a number abruptly.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class DistStore(KVStore):
         *,
         started: Sequence = (),
         arena: Arena | None = None,
+        kill: Callable[[int], object] | None = None,
     ):
         self.deadline = clients[0].deadline
         # A server answers within the deadline. A worker waits a little longer, to raise the error of the server.
@@ -77,7 +81,9 @@ class DistStore(KVStore):
         self.clients, self.placement = list(clients), placement
         # Workers wait for each other at one server. With a record at all: each is to have seen all before they go on.
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
-        self.started, self._arena = list(started), arena
+        self.started, self._arena, self._kill = list(started), arena, kill
+        for client in self.clients:
+            client.keys = KeysOf(self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
@@ -91,6 +97,26 @@ class DistStore(KVStore):
         finally:
             self._end.detach()
             end(*self._ends)  # also if the finalizer was interrupted
+
+    # ---- servers
+
+    @property
+    def views(self) -> list[View]:
+        """The view of each slot, with the numbers of its servers: the primary, and its backup if there is one.
+
+        For a moment after the loss of a server it is still the view with that server.
+        """
+        return [client.seen for client in self.clients]
+
+    def kill_server(self, number: int) -> None:
+        """End a server abruptly, as a machine ends that fails.
+
+        If servers are processes, a worker can end those that it started; with ``replicas=1``, others take their places.
+
+        Args:
+            number: The server, counted from 0. Raises Refused if another worker started it, and names that worker.
+        """
+        self._kill(number)
 
     # ---- the record
 
@@ -428,6 +454,15 @@ class DistStore(KVStore):
         except Refused as error:
             raise KVError(str(error)) from None  # another server may have taken its parts
 
+    def _confirm(self, number: int) -> None:
+        """Ask every slot: a primary that was replaced during the load would still give the values before it."""
+        if not self.clients[0].follows:
+            return
+        try:
+            self._ask(self.clients, Op.COMMIT, {"load": number, "confirm": True})
+        except Refused as error:
+            raise KVError(str(error)) from None
+
     # ---- asking servers, and waiting for them
 
     def _ask(self, clients: Sequence[ServerClient], op: Op, metadata: dict) -> list[dict]:
@@ -484,6 +519,17 @@ class DistStore(KVStore):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
+
+
+class KeysOf:
+    """The keys of a slot, whole or in part, at the time of iteration."""
+
+    def __init__(self, keys: dict, slot: int):
+        self._keys, self._slot = keys, slot
+
+    def __iter__(self) -> Iterator:
+        specs = [*self._keys.values()]
+        return (spec.key for spec in specs if any(part.server == self._slot for part, _ in spec.parts))
 
 
 def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:

@@ -110,8 +110,8 @@ def test_kinds_groups_and_members(entries):
     plan = {each.id: each.kind for each in entries["Plan"].members}
     assert plan["Plan.to_json"] == "method" and plan["Plan.from_json"] == "class method"
     assert {each.id: each.kind for each in entries["Trace"].members}["Trace.duration"] == "property"
-    store = {each.id for each in entries["kvstore.ShardStore"].members}
-    assert "kvstore.ShardStore.admit" in store and "kvstore.ShardStore.room" not in store  # an old name for it
+    channel = {each.id for each in entries["kvstore.Channel"].members}
+    assert "kvstore.Channel.receive" in channel and "kvstore.Channel._fill" not in channel
 
 
 def test_inherited_members_are_listed_only_with_their_base(entries):
@@ -243,12 +243,12 @@ def test_a_broken_docstring_is_named_by_its_object(monkeypatch, old, new, said):
 
 
 def test_a_public_name_without_a_docstring_is_named(monkeypatch):
-    monkeypatch.setattr(kvstore.ShardStore.admit, "__doc__", None)
+    monkeypatch.setattr(kvstore.Channel.receive, "__doc__", None)
     with pytest.raises(BookError) as caught:
         reference.entries()
     assert str(caught.value) == (
-        f"{line_of(import_module('d2lps.kvstore.server.base'), 'def admit(', 'class BaseStore')}: "
-        "d2lps.kvstore.ShardStore.admit has no docstring; mend it there"
+        f"{line_of(import_module('d2lps.kvstore.wire.channel'), 'def receive(', 'class Channel')}: "
+        "d2lps.kvstore.Channel.receive has no docstring; mend it there"
     )
 
 

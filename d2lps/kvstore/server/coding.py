@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent
-from d2lps.kvstore.replicas.register import as_name
 from d2lps.kvstore.replication import Part, View
 from d2lps.kvstore.replication.messages import (
     Ack,
@@ -24,6 +23,7 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Snapshot,
 )
+from d2lps.kvstore.server.register import as_name
 from d2lps.kvstore.told import packed, unpacked
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
@@ -108,7 +108,7 @@ def layout(tensors: Iterable[Tensor]) -> list[list[int]]:
     return [[DTYPES.index(each.dtype), each.numel()] for each in tensors]
 
 
-def room(said: list) -> list[Tensor]:
+def buffers(said: list) -> list[Tensor]:
     """Return empty tensors for a :func:`layout`. Raises ValueError if they are too large."""
     if sum(elements * DTYPES[number].itemsize for number, elements in said) > PAYLOAD:
         raise ValueError("more bytes than a message has")
@@ -120,7 +120,7 @@ def _command(command: NamedTuple, tensors: list[Tensor]) -> list:
     if kind is Add:
         fields = [command.part, command.pushes, _tensor(command.total, tensors)]
     elif kind is Begin:
-        elements, dtype = command.like
+        elements, dtype = command.spec
         fields = [command.name, [elements, DTYPES.index(dtype)], _held(command.value, tensors)]
     elif kind is Choose:
         fields = [command.number, _optimizer(command.optimizer)]

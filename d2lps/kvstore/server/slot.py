@@ -10,15 +10,17 @@ from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore import threads
+from d2lps.kvstore.errors import Timeout
 from d2lps.kvstore.own_time import own_time
-from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
-from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import AddUp, Ask, Join, Name, Propose, Send, Summed
-from d2lps.kvstore.server.shard import wait_until
+from d2lps.kvstore.server.lines import PULSE, Line, Peers, refused
+from d2lps.kvstore.server.register import NOBODY, Register, StoreRegister
+from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 
 REGISTERED = 1.0  # seconds that a message waits for the first view, at most
+LOOK = 1.0  # seconds after which a thread that waits looks again, also if no other thread has woken it
 PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each check if a server listens there
 
 
@@ -26,6 +28,7 @@ class Slot:
     """Replica ``name`` of slot ``number``: (the server's number, its incarnation, where it listens).
 
     ``made(view)`` returns the rules as they are at first; ``deposed`` is called when this is not the primary any more.
+    Without a ``register`` it is a group of one, whose view never changes.
     """
 
     def __init__(
@@ -33,12 +36,13 @@ class Slot:
         number: int,
         name: Name,
         made: Callable[[View], Replica],
-        register: Register | StoreRegister,
-        peers: Peers | None,
-        deposed: Callable[[], object],
+        register: Register | StoreRegister | None = None,
+        peers: Peers | None = None,
+        deposed: Callable[[], object] = lambda: None,
     ):
         self.number, self.name, self._made, self._register, self._peers = number, name, made, register, peers
         self._deposed = deposed
+        self.alone = register is None  # what is done is committed at once, and no other server may be the primary
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)  # the commit, or the primary
         self.core, self.open = made(NOBODY), True
@@ -52,10 +56,10 @@ class Slot:
         self._lines: dict[Name, Line] = {}
         self._signs: dict[Name, float] = {}  # when other servers last gave a sign of life
         self._seen = self.core.view, 0, 0
-        if peers:
+        if register:
             threads.start(f"d2lps clock of slot {number}", self._tick)
         else:
-            self.look()  # a group of one: its view never changes
+            self._told(View(1, (name,)))
 
     def close(self) -> None:
         """End as abruptly as if the process had ended."""
@@ -124,8 +128,9 @@ class Slot:
         number = next(self._ids)
         if reply:
             self._asked[number] = reply
-        request = request._replace(view=self.core.view.number, id=number)
-        self.core.receive(("worker", worker), request, own_time())
+        request = type(request)(self.core.view.number, number, *request[2:])
+        now = 0.0 if self.alone else own_time()  # no other server is ever silent
+        self.core.receive(("worker", worker), request, now)
         return number
 
     def forget(self, worker: int, numbers: Iterable[int]) -> None:
@@ -138,6 +143,10 @@ class Slot:
 
     def when_committed(self, act: Callable[[], object]) -> None:
         """Call ``act`` when all that was done here until now is committed, or never if it will not be."""
+        if self.alone:
+            self.require_lead()
+            act()
+            return
         with self.leading() as core:
             self._commits.append((core.seq, act))
 
@@ -273,3 +282,34 @@ class Slot:
                             self._lines.pop(other).close()
             except Broken:
                 return
+
+
+def workers(ranks: Iterable[int]) -> str:
+    """Return the sentence's part that names workers."""
+    ranks = list(ranks)
+    if len(ranks) == 1:
+        return told("store.told.worker", ranks=ranks[0])
+    return told("store.told.workers", ranks=", ".join(map(str, ranks)))
+
+
+def over(what: str, seconds: float, missing: list[int]) -> str:
+    """Return the sentence for a wait that was too long: which wait, and for which workers."""
+    if missing:
+        return told("store.told.missing", what=what, seconds=f"{seconds:g}", workers=workers(missing))
+    return told("store.told.over", what=what, seconds=f"{seconds:g}")
+
+
+def wait_until(
+    condition: threading.Condition,
+    done: Callable[[], object],
+    seconds: float,
+    what: str,
+    missing: Callable[[], list[int]],
+) -> None:
+    """Wait until ``done``. Raises Timeout with the workers that are ``missing`` for ``what``."""
+    end = time.monotonic() + seconds
+    while not done():
+        left = end - time.monotonic()
+        if left <= 0:
+            raise Timeout(over(what, seconds, missing()))
+        condition.wait(min(LOOK, left))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.replicas.coding import Piece, decode, encode, layout, room, split
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
+from d2lps.kvstore.server.coding import Piece, buffers, decode, encode, layout, split
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
@@ -229,7 +229,7 @@ def _nbytes(tensor: Tensor) -> int:
 def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterator[NamedTuple]:
     """Yield the messages of a frame and its pieces. Raises Broken. ``alive`` is called as bytes come."""
     try:
-        said, tensors = frame.metadata["said"], room(frame.metadata["tensors"])
+        said, tensors = frame.metadata["said"], buffers(frame.metadata["tensors"])
         if frame.metadata["large"]:
             for each in tensors:
                 view = as_bytes(each) if each.numel() else each

@@ -1,0 +1,637 @@
+"""The values that a server holds, and the rounds in which pushes change them. No sockets: each caller speaks for one
+worker. It decides nothing: the rules of replication do, also for a server without replicas, which is a group of one.
+
+A **round** of a key is one push of every worker. It counts workers, not messages: a push has a number, and one that
+was counted is answered again, not counted again. The sum is taken in the order of the ranks, in whatever order pushes
+come, so its bits are the same for any number of servers. A value that was published is never changed: a pull gets all
+of it while the next round closes.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from d2lps.carriers.rendezvous import DEADLINE
+from d2lps.kvstore.codec import State
+from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.optimizers import Optimizer, remembered
+from d2lps.kvstore.options import validate_deadline, validate_staleness
+from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.record import Record, VersionRecord
+from d2lps.kvstore.replication import Replica, View
+from d2lps.kvstore.replication import messages as m
+from d2lps.kvstore.replication.commands import KEPT
+from d2lps.kvstore.replication.messages import Name
+from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
+from d2lps.kvstore.server.slot import Slot, over, workers
+from d2lps.kvstore.told import told
+from d2lps.kvstore.wire.arena import SHARED, Arena
+from d2lps.kvstore.wire.frames import Broken, Entry
+
+log = logging.getLogger("d2lps.kvstore.server")
+KINDS = ("dist_sync", "dist_async", "dist_ssp")
+LOST = ("fail", "drop")
+EARLIER = 0.75  # of a deadline: with lost="drop" a worker counts as lost before the others give up
+LOOK = 0.02  # seconds between two looks at what a worker at a barrier waits for
+PATIENCE = 1.0  # seconds of silence after which another server is taken for dead
+DEFERRED = 1 << 16  # bytes of a gradient, from which on it is added while other requests are served
+
+
+class SlotStore:
+    """The part of every key that one server of a slot holds; at first the slot has no other server.
+
+    Every method raises Broken if this server is not the primary of its slot: the worker finds the connection ended, and
+    goes to another server.
+
+    Args:
+        kind: ``"dist_sync"``: a pull gets exactly the round that its worker has pushed; ``"dist_async"``: every push is
+            applied as it comes; ``"dist_ssp"``: the same, and a worker in its clock c (c pushes of the key are done)
+            waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
+        workers: How many push.
+        staleness: Clocks that the slowest worker may be behind with ``"dist_ssp"``.
+        lost: The effect of a lost worker on the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
+            close over those who are left, and ``counted`` says how many that were).
+        deadline: Seconds that a call may wait.
+        record: Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
+
+    Attributes:
+        shards (list of Shard): By their numbers; each has a ``version`` (rounds that are closed) and a ``value``.
+
+    Example:
+        >>> server = SlotStore("dist_sync", workers=2)
+        >>> for rank in range(2):
+        ...     number = server.init(rank, "w", 1, torch.float32, torch.zeros(1))
+        >>> for rank in (1, 1, 0):  # one of them comes twice
+        ...     if server.admit(rank, number, 1, torch.float32, round_=1):
+        ...         server.push(rank, number, 1, torch.tensor([4.0**rank]))
+        >>> server.shards[number].version, server.shards[number].value
+        (1, tensor([5.]))
+    """
+
+    arena: Arena | None = None  # for large values, which workers of this host can read there
+
+    def __init__(
+        self,
+        kind: str,
+        workers: int,
+        *,
+        staleness: int = 0,
+        lost: str = "fail",
+        deadline: float = DEADLINE,
+        record: bool = False,
+    ):
+        for name, value, known in (("kind", kind, KINDS), ("lost", lost, LOST)):
+            if value not in known:
+                raise Refused(told("store.told.option", name=name, value=repr(value), known=", ".join(known)))
+        self.kind, self.workers, self.lost = kind, workers, lost
+        self.staleness, self.deadline = validate_staleness(staleness), validate_deadline(deadline)
+        self.record = Record() if record else None
+        self._shards: list[Shard] = []
+        self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
+        self._pulls: dict[WaitingPull, int] = {}  # the number of its request
+        self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
+        self.open(0, (0, "", ""))
+
+    def open(self, number: int, name: Name, *group: object) -> None:
+        """Become replica ``name`` of slot ``number``, in a group of servers: see :class:`Slot`."""
+        self.slot = Slot(number, name, partial(self._rules, name), *group)
+
+    def _rules(self, name: Name, view: View) -> Replica:
+        """Return the rules of a replica as they are at first in ``view``."""
+        settings = self.workers, self.kind, self.staleness, PATIENCE
+        copied = lambda held: held and held.copied()  # noqa: E731
+        replica = Replica(name, view, (), *settings, self._added, self._published, copied)
+        replica.defers = lambda gradient: gradient.tensor is not None and gradient.tensor.nbytes >= DEFERRED
+        return replica
+
+    @property
+    def _sends(self) -> bool:
+        """Whether a sum has to stay as it is until other servers have it."""
+        core = self.slot.core
+        return core.is_primary and bool(core.followers)
+
+    def _added(self, total: Gradient | None, gradient: Gradient | None, last: bool) -> Gradient | Tensor | None:
+        """Return a sum with one more gradient. The last one is a tensor, or None if the sum has failed."""
+        if total is None and not last:
+            return gradient
+        keeps = last and (self.updates is None or self._sends)  # the sum is the new value, or is still to be sent
+        try:
+            if total is None:
+                total = gradient
+            elif gradient and total.tensor is not None:
+                if keeps and not total.own:  # it goes straight to its place
+                    place = self.allocate(total.tensor.numel(), total.tensor.dtype)
+                    return torch.add(total.tensor, gradient.tensor, out=place)
+                else:
+                    total.tensor.add_(gradient.tensor)
+            if not last:
+                return total
+            if keeps and not total.own and total.tensor is not None:
+                return self.allocate(total.tensor.numel(), total.tensor.dtype).copy_(total.tensor)
+        except Exception:  # no memory left
+            log.exception("pushes to slot %d could not be added", self.slot.number)
+            total = Gradient(None, True)
+        return total.tensor if last else total
+
+    def _published(self, held: Held, add: m.Add, optimizer: Optimizer | None) -> Held:
+        """Return the next value of a part."""
+        start, counted = time.monotonic() if self.record else 0.0, len(add.pushes)
+        if held.failed:
+            held = held._replace(counted=counted)
+        elif optimizer is None and add.total is not None:  # as with MXNet, the sum is the new value
+            held = Held(add.total, held.memory, counted)
+        else:
+            held = self._stepped(held, add.total, optimizer, counted)
+        if self.record:
+            version = self.slot.core.parts[add.part].version + 1
+            pushes = [] if held.failed else [*add.pushes]
+            self.record.add(VersionRecord(add.part, version, pushes, start, time.monotonic()))
+        return held
+
+    def _stepped(self, held: Held, total: Tensor | None, optimizer: Optimizer, counted: int) -> Held:
+        try:
+            if total is None:
+                raise MemoryError("the pushes could not be added")
+            if optimizer.scale not in (1, 1.0) and self._sends:
+                total = total.clone()
+            place = self.allocate(total.numel(), total.dtype)
+            return Held(optimizer.stepped(held.value, total, held.memory, counted, place), held.memory, counted)
+        except Exception as error:  # the state of the optimizer may be half of something
+            log.exception("a key of slot %d could not be updated", self.slot.number)
+            return Held(held.value, held.memory, counted, f"{type(error).__name__}: {error}")
+
+    # ---- what is known
+
+    @property
+    def live(self) -> frozenset[int]:
+        return self.slot.core.live
+
+    @property
+    def needed(self) -> bool:
+        """Whether there are workers, or its backup does not know yet that there are none."""
+        core = self.slot.core
+        return bool(core.live) or core.is_primary and core.commit < core.seq
+
+    @property
+    def updates(self) -> Optimizer | None:
+        return self.slot.core.chosen.optimizer
+
+    @property
+    def chosen(self) -> int:
+        """The number of the last optimizer."""
+        return self.slot.core.chosen.number
+
+    @property
+    def loaded(self) -> int:
+        """The number of the last load."""
+        return self.slot.core.loaded
+
+    @property
+    def shards(self) -> list[Shard]:
+        core = self.slot.core
+        if len(self._shards) != len(core.specs):
+            known = zip(core.names, core.specs, strict=False)
+            self._shards = [Shard(self.slot, number, name, spec) for number, (name, spec) in enumerate(known)]
+        return self._shards
+
+    @property
+    def failed(self) -> WorkerLost | None:
+        """The error for all workers, once the backup knows of it, too."""
+        return self._loss("failed")
+
+    @property
+    def left(self) -> WorkerLost | None:
+        """The error for workers that still push."""
+        return self._loss("left")
+
+    def _loss(self, how: str) -> WorkerLost | None:
+        core = self.slot.core
+        for rank, lose in [*core.losses.items()]:
+            if lose.why[1] == how and core.lost_at[rank] <= core.commit:
+                return WorkerLost(lose.why[0], (rank,))
+        return None
+
+    @property
+    def patience(self) -> float:
+        """The seconds of silence after which a worker counts as lost."""
+        return self.deadline * (EARLIER if self.lost == "drop" else 1.0)
+
+    def shard(self, number: object) -> Shard:
+        """Return the part with this number. Raises Refused if there is none.
+
+        Args:
+            number (int): As :meth:`init` gave it.
+
+        Returns:
+            (Shard): This server's part of one key.
+        """
+        shards = self.shards
+        if type(number) is not int or not 0 <= number < len(shards):
+            raise Refused(f"there is no part {number} here: init the key first")
+        return shards[number]
+
+    def require_live(self, rank: int) -> None:
+        """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on.
+
+        Args:
+            rank: The worker.
+        """
+        with self.slot.leading() as core:
+            if rank in core.live and not core.losses:
+                return
+            known = told("store.told.loss-waits")
+            self.slot.wait(lambda: core.commit >= max(core.lost_at.values()), self.deadline, known, list)
+            if failed := self.failed:
+                raise failed
+            if rank not in self.live:
+                raise lost_here(rank)
+
+    def require_complete(self) -> None:
+        """Raise WorkerLost if no round can close any more, as a worker has left."""
+        if self.kind == "dist_sync" and (left := self.left):
+            raise left
+
+    def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Return memory for a value: in the arena, if there is one and the value is large."""
+        large = self.arena is not None and elements * dtype.itemsize >= SHARED
+        place = self.arena.tensor(elements, dtype) if large else None
+        return torch.empty(elements, dtype=dtype) if place is None else place
+
+    # ---- requests of workers
+
+    def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
+        """Make a part, unless it exists; the value of rank 0 counts, as with MXNet.
+
+        Args:
+            rank: The worker.
+            name, elements, dtype: Of the part, the same from all workers; otherwise it is Refused.
+            value (Tensor of shape (elements,), or None): The first value, from worker 0.
+
+        Returns:
+            Its number.
+        """
+        with self.slot.leading() as core:
+            if name in core.names:
+                require_same_shape(name, core.specs[core.names[name]], rank, (elements, dtype))
+            elif self.updates:
+                self.updates.validate_dtype(dtype, name)
+            held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Begin(name, (elements, dtype), held)))
+            return core.names[name]
+
+    def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
+        """Decide about a push before it is received, and wait if this worker's last push is in the open round.
+
+        One push per worker and key is kept; further ones stay in the socket.
+
+        Args:
+            rank, number: The worker, and the part.
+            elements, dtype: Of what it pushes.
+            round_: The number of this push, counted from 1.
+
+        Returns:
+            False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
+        """
+        return self.admit_all(rank, dtype, [Entry(number, 0, 0, elements, round_)])[0]
+
+    def admit_all(self, rank: int, dtype: torch.dtype, pushes: Sequence[Entry]) -> list[bool]:
+        """Decide, as :meth:`admit`, about all pushes of a frame."""
+        synchronous, new = self.kind == "dist_sync", []
+        with self.slot.leading() as core:
+            shards = self.shards
+            for number, _, _, elements, round_ in pushes:
+                shard = shards[number] if number < len(shards) else self.shard(number)
+                shard.validate_push(elements, dtype)
+                if not synchronous and core.chosen.optimizer is None:
+                    raise Refused(told("store.told.no-optimizer", kind=self.kind))
+                if core.losses:
+                    self.require_live(rank)
+                counted = core.counted(rank, number)
+                new.append(round_ > counted)
+                if round_ <= counted:
+                    continue
+                if core.losses:
+                    self.require_complete()
+                if round_ > counted + 1:
+                    raise Refused(f"push {round_} of worker {rank} to key {shard.name} comes before push {counted + 1}")
+                if synchronous and core.committed[number].version < round_ - 1:
+                    self._await_round(core, rank, shard, round_)
+        return new
+
+    def _await_round(self, core: Replica, rank: int, shard: Shard, round_: int) -> None:
+        """Wait until a push need not wait any longer for the round before it."""
+        self.slot.wait(
+            lambda: shard.version >= round_ - 1 or rank not in core.live or core.over,
+            self.deadline,
+            told("store.told.push-waits", push=round_, key=shard.name, round=round_ - 1),
+            lambda: self._missing(shard, shard.version + 1),
+        )
+        self.require_live(rank)
+
+    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
+        """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
+
+        Args:
+            rank, number, round_: As in :meth:`admit`.
+            value (Tensor of shape (elements,)): It stays as it is until the round closes.
+            own: Whether the store may keep ``value`` for ever.
+        """
+        self.push_all(rank, [(number, round_, value)], own)
+
+    def push_all(self, rank: int, pushes: Sequence[tuple[int, int, Tensor]], own: bool = False) -> None:
+        """Count, as :meth:`push`, all pushes of a frame: (number, round, value) each."""
+        large = [number for number, _, value in pushes if value.nbytes >= DEFERRED]
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            self.require_complete()
+            core.push(rank, [(number, round_, Gradient(value, own)) for number, round_, value in pushes])
+        # What this worker asks for next comes after a round that it has completed, although others may add it up.
+        self.slot.pause(lambda: not any(map(core.completing, large)), self.deadline)
+
+    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Callable, since: int | None = None) -> bool:
+        """Give a worker the values of several parts, now or when all of them may be read.
+
+        Args:
+            rank: The worker.
+            wanted: For each part its number, and the pushes of this worker that have to be in it.
+            reply: Called once, with a list of :class:`~d2lps.kvstore.replication.commands.Part` or a KVError.
+            since: The last command before the call began.
+
+        Returns:
+            Whether it was called at once.
+        """
+        with self.slot.leading():
+            self.require_live(rank)
+            self.shard(max(wanted)[0])
+            shards = self.shards
+            if len({shards[number].dtype for number, _ in wanted}) > 1:
+                raise Refused("what is pulled together is of one dtype")
+            pull = WaitingPull(rank, wanted, own_time() + self.deadline, reply)
+            number = self.slot.ask(rank, m.Pull(0, 0, rank, tuple(wanted), since), partial(self._answer, pull))
+            self._pulls[pull] = number
+        return pull not in self._pulls
+
+    def _answer(self, pull: WaitingPull, answer: NamedTuple) -> None:
+        if self._pulls.pop(pull, None) is None:
+            return  # it has failed
+        if not isinstance(answer, m.Values):
+            pull.reply(lost_here(pull.rank))
+            return
+        for number, part in answer.parts:
+            if part.value is None or part.value.failed:
+                pull.reply(self.shards[number].unreadable(part.value))
+                return
+        pull.reply([part for _, part in answer.parts])
+
+    def _fail(self, pull: WaitingPull, error: KVError) -> None:
+        """Answer a pull with an error, unless it has its answer."""
+        number = self._pulls.pop(pull, None)
+        if number is not None:
+            self.slot.forget(pull.rank, [number])
+            pull.reply(error)
+
+    def readable(self, number: int, need: int) -> bool:
+        """Return True if a part may be read after so many pushes, once what is done is committed."""
+        part, behind = self.slot.core.parts[number], self.staleness if self.kind == "dist_ssp" else need
+        done = [part.version] if self.kind == "dist_sync" else [part.rounds[rank] + behind for rank in self.live]
+        return all(count >= need for count in done)
+
+    def set_optimizer(self, rank: int, optimizer: Optimizer | None, number: int | None = None) -> None:
+        """Update by an optimizer from the next round on that closes. The same rule goes on with its state.
+
+        Args:
+            rank, optimizer: The worker; a rule with its numbers. Raises Refused if a key has whole numbers, which no
+                rule steps.
+            number: Of the call: one that comes again, or late, changes nothing.
+        """
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            number = core.chosen.number + 1 if number is None else number
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Choose(number, optimizer)))
+
+    def barrier(
+        self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
+    ) -> str | None:
+        """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
+
+        Args:
+            rank, number, name: The worker; the number and name of the barrier. It may come again to the last four of a
+                name.
+            note: The note of worker 0 for all.
+            coming: Worker 0 is on its way, and does not wait yet: until it comes, the others get Late instead of
+                Timeout.
+
+        Returns:
+            The note of worker 0.
+        """
+        if coming:
+            with self.slot.leading() as core:
+                self._require_recent(core, name, number)
+                self._expected = {(name, number): time.monotonic()}
+                return None
+        return self.wait_at(self.come(rank, number, name, note))
+
+    def come(self, rank: int, number: int, name: str = "", note: str | None = None) -> tuple:
+        """Come to a barrier, as :meth:`barrier`, and do not wait yet. Returns the argument of :meth:`wait_at`."""
+        answers: SimpleQueue[NamedTuple] = SimpleQueue()
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            self._require_recent(core, name, number)
+            request = self.slot.ask(rank, m.Meet(0, 0, rank, name, number, note), answers.put)
+        return rank, number, name, request, answers
+
+    def wait_at(self, place: tuple) -> str | None:
+        """Wait at a barrier. Returns the note of worker 0. Raises WorkerLost, or Timeout."""
+        rank, number, name, request, answers = place
+        until = time.monotonic() + self.deadline
+        while True:
+            with suppress(Empty):
+                answer = answers.get(timeout=LOOK)
+                break
+            self.slot.require_lead()
+            lost = self.failed or self.left
+            if lost or time.monotonic() > until:
+                missing = sorted(self.live - self.slot.core.met(name, number))
+                self.slot.forget(rank, [request])
+                raise lost or self._late(name, missing, self._expected.get((name, number), -math.inf))
+        if not isinstance(answer, m.Done):
+            raise lost_here(rank)
+        return answer.answer
+
+    def _require_recent(self, core: Replica, name: str, number: int) -> None:
+        last = max(core.passed.get(name, ()), default=0)
+        if number <= last - KEPT:
+            raise Refused(f"barrier {number} is long over: the last one is {last}")
+
+    def _late(self, name: str, missing: list[int], expected: float) -> Timeout:
+        """Return the error for a worker that has waited at a barrier for a whole deadline.
+
+        ``expected``: when worker 0 last said that it is on its way.
+        """
+        where = told("store.told.barrier", name=name) if name else told("store.told.the-barrier")
+        kind = Late if time.monotonic() - expected <= self.deadline else Timeout
+        return kind(over(where, self.deadline, missing))
+
+    def last_barrier(self, rank: int, name: str) -> int:
+        """Return the number of the last barrier that all have passed; at a later one this worker has not come.
+
+        Args:
+            rank, name: The worker; of the barrier.
+
+        Returns:
+            0 if there is none.
+        """
+        with self.slot.leading() as core:
+            core.withdraw(rank, name)
+            return max(core.passed.get(name, ()), default=0)
+
+    # ---- saving and loading
+
+    def keep(self, rank: int, save: int, keep: bool) -> None:
+        """Keep all parts as they are now, for a save instead of any before it; or let go of them.
+
+        All servers of the slot keep the same, so that each may be lost.
+
+        Args:
+            rank, save: The worker, and the number of the save. Raises Refused in the midst of a round.
+            keep: Whether they are kept from here on. Nothing is copied until it is changed.
+        """
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            for shard in self.shards if keep else ():
+                shard.require_settled("save", self.deadline / 2)
+                held = core.parts[shard.number].value
+                if held is None:
+                    raise no_value(shard.name, "save")
+                if held.failed:
+                    raise shard.unreadable(held)
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Keep(save, keep)))
+
+    def kept(self, save: int, number: int) -> State:
+        """Return the state that was kept of a part. Raises Refused if it is not here any more.
+
+        Args:
+            save, number: The number of the save, and of the part.
+
+        Returns:
+            Its value, and what the optimizer remembers of it, by name.
+        """
+        with self.slot.leading() as core:
+            if core.kept.number != save or number >= len(core.kept.parts):
+                raise Refused(f"what was kept for save {save} is not here any more: save again")
+            held = core.kept.parts[number].value
+            return {"value": held.value} | remembered(core.kept.optimizer, held.memory)
+
+    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
+        """Make a state ready that is loaded into a part, until :meth:`commit` or :meth:`drop`.
+
+        Args:
+            rank, load, number: The worker; the number of the load, instead of any before it; the part. Raises Refused
+                in the midst of a round.
+            state, optimizer: The value, and what the optimizer, which is loaded with it, remembers of it.
+        """
+        with self.slot.leading():
+            self.require_live(rank)
+            shard = self.shard(number)
+            shard.require_settled("load", self.deadline / 2)
+            self._staged.add(load, shard, state, optimizer)
+
+    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
+        """Take all that was staged at once. Raises Refused, and nothing has changed, unless all of it is there.
+
+        Args:
+            rank, load, parts: The worker; the number of the load; how many parts were staged. The same again changes
+                nothing.
+            optimizer: From now on.
+        """
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            if load <= core.loaded:
+                return
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            values = []
+            for number, state in sorted(self._staged.take(load, parts, optimizer).items()):
+                memory = dict(state)
+                value = memory.pop("value")
+                values.append((number, Held(value, {optimizer.rule: memory} if optimizer and memory else {})))
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Load(load, tuple(values), optimizer)))
+
+    def drop(self, load: int) -> None:
+        """Forget what was staged for a load."""
+        with self.slot.leading():
+            self._staged.drop(load)
+
+    # ---- lost workers, and time
+
+    def lose(self, rank: int, why: str, left: bool = False) -> None:
+        """Go on, or fail, without a worker.
+
+        Args:
+            rank, why: The worker, and the reason.
+            left: Whether it has said goodbye: then only those that still wait for it fail.
+        """
+        try:
+            with self.slot.leading() as core:
+                if rank not in core.live:
+                    return
+                lost = {"rank": rank, "why": why}
+                sentence = told("store.told.left", **lost) if left else told("store.told.lost", **lost)
+                how = "dropped"
+                waits = any(shard.busy for shard in self.shards) or any(
+                    not self.readable(number, need) for pull in [*self._pulls] for number, need in pull.wanted
+                )
+                if self.lost == "fail" and left and not waits:
+                    how = "left"
+                elif self.lost == "fail" or core.live == {rank}:
+                    how = "failed"
+                core.receive("detector", m.Lose(rank, how != "dropped", (sentence, how)), own_time())
+                self.slot.when_committed(self._fail_all)
+        except Broken:
+            return  # the new primary finds out for itself
+
+    def pending(self, rank: int) -> bool:
+        """Return True if something of a worker would be lost with this server."""
+        with self.slot.leading() as core:
+            return core.commit < core.seq or any(rank in core.arrived(index) for index in range(len(core.parts)))
+
+    def _fail_all(self) -> None:
+        if failed := self.failed:
+            for pull in [*self._pulls]:
+                self._fail(pull, failed)
+
+    def _missing(self, shard: Shard, need: int) -> list[int]:
+        """Return the workers that have not pushed so often."""
+        return [rank for rank in sorted(self.live) if shard.rounds[rank] < need]
+
+    def _waits(self, shard: Shard, need: int) -> str:
+        """Return the sentence for a pull that has waited for a whole deadline."""
+        seconds = f"{self.deadline:g}"
+        if self.readable(shard.number, need):
+            return told("store.told.unsure", key=shard.name, seconds=seconds)
+        need -= self.staleness if self.kind == "dist_ssp" else 0
+        missing = workers(self._missing(shard, need))
+        return told("store.told.pull-late", key=shard.name, seconds=seconds, push=need, workers=missing)
+
+    def expire(self) -> None:
+        """Answer the pulls that have waited for longer than the deadline. To be called several times per deadline."""
+        if not self.slot.leads:
+            self._pulls.clear()  # the workers ask another server
+            return
+        now = own_time()
+        for pull, request in [*self._pulls.items()]:
+            if pull.until < now:
+                unread = self.slot.core.unread(("worker", pull.rank), request)
+                number, need = pull.wanted[unread[0] if unread else 0]
+                self._fail(pull, Timeout(self._waits(self.shards[number], need)))
