@@ -9,6 +9,7 @@ They are in ``published.toml``, each with its day and its source.
 """
 
 import tomllib
+from dataclasses import dataclass
 from datetime import date
 from importlib import resources
 from typing import NamedTuple
@@ -37,7 +38,8 @@ class Trained(NamedTuple):
         return self.day.year + self.day.timetuple().tm_yday / 366
 
 
-class Price(NamedTuple):
+@dataclass(frozen=True)
+class Price:
     """The list price of a rented machine.
 
     Args:

@@ -94,8 +94,8 @@ def _mlsys23(name: str, p: int, b: int, batch: int, v: int, seconds: float, reco
 
 # Korthikanti et al., 2022, tables 3 and 5: seconds of a step with full and with selective recomputation.
 MLSYS23 = tuple(
-    _mlsys23(*row, each, recompute)
-    for *row, full, selective in (
+    _mlsys23(name, p, b, batch, v, each, recompute)
+    for name, p, b, batch, v, full, selective in (
         ("22b", 1, 4, 4, 1, 1.42, 1.10),
         ("175b", 8, 1, 64, 3, 18.13, 13.75),
         ("529.6b", 35, 1, 280, 3, 49.05, 37.83),
@@ -176,10 +176,11 @@ def step(
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share
     tokens = layout.micro * model.context / layout.context
-    options = {"tokens": model.context // layout.context, "fused_swiglu": layout.fused_swiglu}
-    saved = model.activations(layout.micro, t, layout.sequence, **options)
-    again = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
-    traffic = sum(nbytes * (crossings - (0 if kind in again else 2)) for kind, nbytes in saved.items())
+    saved = model.activations(
+        layout.micro, t, layout.sequence, tokens=model.context // layout.context, fused_swiglu=layout.fused_swiglu
+    )
+    twice = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
+    traffic = sum(nbytes * (crossings - (0 if kind in twice else 2)) for kind, nbytes in saved.items())
     groups = t, t * layout.context, layout.gpus // layout.data, t * layout.expert
     wire = [gpu.inside if size <= per_node else gpu.outside for size in groups]
     bytes_of = sent(model, layout, precision)
