@@ -7,11 +7,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.layout import PRECISION, Layout, check, kept, layers_in, read
+from d2lps.scaling.layout import Layout, check, kept, layers_in, read, require_precision
 from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.models import MODELS, known
-from d2lps.scaling.speed import GPUS, Gpu, bisect, spread, step
+from d2lps.scaling.speed import GPUS, Gpu, bisect, flops_per_gpu, spread, step
 from d2lps.scaling.transformer import ScalingError, Transformer, require_count, require_divides
 from d2lps.units import bandwidth, meant_size, show_number, show_seconds, show_size
 from d2lps.view.tables import Table, table
@@ -69,14 +69,12 @@ class Choice(NamedTuple):
         """
         far = spread(self.model, self.gpu, self.precision)[0] ** (ALIKE if self.share else 1)
         peak = self.gpu.fp8 if self.precision == "fp8" else self.gpu.peak
-        least = self.layout.sequences * self.model.context * self.model.flops_per_token() / self.layout.gpus / peak
-        return max(self.duration / far, least), self.duration * far
+        return max(self.duration / far, flops_per_gpu(self.model, self.layout) / peak), self.duration * far
 
     @property
     def flops(self) -> tuple[float, float]:
         """The interval of FLOP/s per GPU; recomputation does not count."""
-        step_flops = self.layout.sequences * self.model.context * self.model.flops_per_token()
-        slow, fast = (step_flops / self.layout.gpus / seconds for seconds in reversed(self.seconds))
+        slow, fast = (flops_per_gpu(self.model, self.layout) / seconds for seconds in reversed(self.seconds))
         return slow, fast
 
     @property
@@ -209,8 +207,7 @@ def parallelize(
         model = replace(model, context=context)
     batch = gpus * max(1, round(STEP_TOKENS / model.context / gpus)) if batch is None else batch
     require_count("batch", batch)
-    if precision not in PRECISION:
-        raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
+    require_precision(precision)
     _require_fixed(model, gpus, per_node, tensor, pipeline)
     sheet = sheet._replace(memory=sheet.memory if memory is None else meant_size(memory))
     sheet = sheet if network is None else sheet._replace(outside=bandwidth(network))

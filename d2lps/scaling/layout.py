@@ -9,8 +9,6 @@ from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, held
 # Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight in the first three).
 PRECISION = {"mixed": (2, 2, 12), "bf16": (2, 4, 12), "fp8": (2, 4, 12), "float32": (4, 4, 8), "pure-bf16": (2, 2, 4)}
 STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage that divides each
-
-
 LETTERS = dict(t="tensor", p="pipeline", c="context", e="expert", d="data", v="chunks", b="micro", z="stage")
 
 
@@ -88,6 +86,12 @@ def read(short: str, gpus: int, batch: int) -> Layout:
     if layout.gpus != gpus or layout.sequences != batch or fields.get("data", layout.data) != layout.data:
         raise ScalingError(text("scaling.other-size", layout=short, gpus=gpus, batch=batch))
     return layout
+
+
+def require_precision(precision: str) -> None:
+    """Raise ScalingError unless a precision is known."""
+    if precision not in PRECISION:
+        raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
 
 
 def check(model: Transformer, layout: Layout) -> None:

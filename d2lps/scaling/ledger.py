@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.layout import PRECISION, Layout, check, kept, states
+from d2lps.scaling.layout import Layout, check, kept, require_precision, states
 from d2lps.scaling.models import known
 from d2lps.scaling.transformer import ScalingError, Transformer
 from d2lps.units import show_size
@@ -115,8 +115,7 @@ def memory(
 
     Source: Rajbhandari et al., "ZeRO", SC 2020, figure 1, has the same four sums for 7.5 billion parameters on 64 GPUs.
     """
-    if precision not in PRECISION:
-        raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
+    require_precision(precision)
     if hasattr(model, "named_parameters"):
         if layout:
             raise ScalingError(text("scaling.one-device", options=", ".join(layout)))

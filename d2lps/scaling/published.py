@@ -8,11 +8,11 @@
 They are in ``published.toml``, each with its day and its source.
 """
 
-import tomllib
 from dataclasses import dataclass
 from datetime import date
-from importlib import resources
 from typing import NamedTuple
+
+from d2lps.scaling.models import data
 
 
 class Trained(NamedTuple):
@@ -62,7 +62,7 @@ class Price:
         return self.dollars / self.count
 
 
-_TABLES = tomllib.loads(resources.files("d2lps").joinpath("scaling", "published.toml").read_text("utf-8"))
+_TABLES = data("published.toml")
 TRAINED = {entry["name"]: Trained(**entry) for entry in _TABLES["trained"]}
 CHIPS = {entry["name"]: Trained(**entry) for entry in _TABLES["chip"]}
 PRICES = {entry["name"]: Price(**entry) for entry in _TABLES["price"]}

@@ -64,6 +64,11 @@ class Published(NamedTuple):
     precision: str = "mixed"
 
 
+def flops_per_gpu(model: Transformer, layout: Layout, recompute: str = "none") -> float:
+    """Return the FLOPs of a training step on one GPU, with recomputation if it is to count."""
+    return layout.sequences * model.context * model.flops_per_token(recompute) / layout.gpus
+
+
 def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
     d = gpus // (t * p)
     layout = Layout(t, p, d, v, b, batch // (d * b), recompute="full", sequence=False, overlap=p == 1)
@@ -88,7 +93,7 @@ SC21 = (
 def _mlsys23(name: str, p: int, b: int, batch: int, v: int, seconds: float, recompute: str) -> Published:
     model = MODELS[f"gpt-{name}"]
     layout = Layout(8, p, 1, v, b, batch // b, recompute=recompute, sequence=recompute == "selective")
-    flops = batch * model.context * model.flops_per_token(recompute) / layout.gpus / seconds
+    flops = flops_per_gpu(model, layout, recompute) / seconds
     return Published(f"gpt-{name}, n = {layout.gpus}, recompute={recompute}", model, layout, flops, GPUS["a100"])
 
 
@@ -219,7 +224,7 @@ def throughput(run: Published, share: float | None = None, crossings: float = CR
         FLOP/s.
     """
     layout, counted = run.layout, replace(run.model, fused=False) if run.masked else run.model
-    done = layout.sequences * run.model.context * counted.flops_per_token(layout.recompute) / layout.gpus
+    done = flops_per_gpu(counted, layout, layout.recompute)
     return done / sum(step(run.model, layout, run.gpu, share, crossings, precision=run.precision).values())
 
 
