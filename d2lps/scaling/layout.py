@@ -94,12 +94,14 @@ def require_precision(precision: str) -> None:
         raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
 
 
-def check(model: Transformer, layout: Layout) -> None:
-    """Raise ScalingError unless the layout can divide the model."""
+def check(model: Transformer | None, layout: Layout) -> None:
+    """Raise ScalingError unless the layout can divide the model; without a model, unless its own fields are right."""
     for name in ("tensor", "pipeline", "data", "chunks", "micro", "batches", "context", "expert"):
         require_count(name, getattr(layout, name))
     if layout.stage not in (0, 1, 2, 3) or layout.recompute not in RECOMPUTE:
         raise ScalingError(text("scaling.option", stage=repr(layout.stage), recompute=repr(layout.recompute)))
+    if model is None:
+        return
     require_divides("tensor", layout.tensor, "heads", model.heads)
     require_divides("tensor", layout.tensor, "groups", model.groups)
     require_divides("context", layout.context, "context", model.context)

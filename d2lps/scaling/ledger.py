@@ -129,6 +129,7 @@ def memory(
     division = Layout(**layout)
     items: Mapping[str, float | None]
     if isinstance(model, int | float) and not isinstance(model, bool) and 0 < model < float("inf"):
+        check(None, division)
         items = states(model, division, precision) | {"activations": None}
     else:
         model = known(model)

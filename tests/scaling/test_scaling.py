@@ -372,6 +372,8 @@ REFUSED = [
     (lambda: memory("gpt3", tensors=8), "there is no option tensors"),
     (lambda: memory("gpt3", (1, 2)), "batch = tuple"),
     (lambda: memory(-1), "there is no model -1"),
+    (lambda: memory(7.5e9, data=0), "data = 0"),
+    (lambda: memory(7.5e9, stage=4), "stage = 4"),
     (lambda: Transformer(2, 64, 4, 16, 256, experts=8, narrow=32), "chosen = 0"),
     (lambda: memory("mixtral-8x7b", data=3, expert=3), "expert = 3 does not divide experts = 8"),
 ]
