@@ -83,7 +83,7 @@ def meant_size(value: "str | int | None") -> int:
     return count
 
 
-def seconds(value: "str | float") -> float:
+def seconds(value: object) -> float:
     """Read a finite time in seconds, 0 or more, from ``"10 us"`` or a number; raise UnitError otherwise."""
     if isinstance(value, Real) and not isinstance(value, bool):
         time = float(value)
@@ -130,9 +130,9 @@ def show_number(value: float, digits: int = 4) -> str:
     return factor + "10" + str(int(power)).translate(RAISED)
 
 
-def show_size(count: float) -> str:
+def show_size(count: "float | Fraction") -> str:
     """Print bytes in decimal units with at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
-    return _show(count, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
+    return _show(float(count), [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
 
 
 def show_seconds(time: float) -> str:

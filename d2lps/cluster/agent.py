@@ -210,8 +210,8 @@ def _meet(env: dict) -> NoReturn:
     """Serve the store in which the processes of a run meet, until it is killed."""
     import torch.distributed as dist
 
-    store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=True, wait_for_workers=False)
-    while store:
+    _store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=True, wait_for_workers=False)
+    while True:
         signal.pause()
 
 

@@ -120,16 +120,16 @@ def report(printed: str, hosts: int | None = None, nic: "str | Bandwidth | None"
         plans = {"ring": ring(gpus), "sharded": sharded(gpus), "trees": double_tree(gpus)}
     takes = {name: seconds(plan, place) for name, plan in plans.items()}
     alike = {"Ring": "rail_rings" if hosts > 1 else "ring", "Tree": "trees"}
-    columns = {name: [] for name in ("size", *takes, "measured", "chosen", "error")}
+    columns: dict[str, list[str | None]] = {name: [] for name in ("size", *takes, "measured", "chosen", "error")}
     for size in sorted({*tested.bands, *tested.chosen}) or SIZES:
-        row = {name: Bandwidth(factor * size / (size * each + way)) for name, (each, way) in takes.items()}
+        rates = {name: Bandwidth(factor * size / (size * each + way)) for name, (each, way) in takes.items()}
         chosen, (_, measured) = tested.chosen.get(size), tested.bands.get(size, (0, 0))
-        near = row.get(alike.get((chosen or "").partition(",")[0]))
-        row |= {"size": show_size(size), "chosen": chosen}
-        row["measured"] = Bandwidth(1e9 * measured) if measured else None
+        near = rates.get(alike.get((chosen or "").partition(",")[0], ""))
+        row = {name: str(rate) for name, rate in rates.items()} | {"size": show_size(size), "chosen": chosen}
+        row["measured"] = str(Bandwidth(1e9 * measured)) if measured else None
         row["error"] = f"{near / 1e9 / measured - 1:+.0%}" if near and measured else None
         for name, cells in columns.items():
-            cells.append(row[name] and str(row[name]))
+            cells.append(row[name])
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     inside = max(link.capacity for link in place.leaving(gpus[0]) if hosts == 1 or link.dst.startswith("host0/"))
     outside = f"{len({*place.nics.values()}) // hosts} × {card}" if hosts > 1 else "–"

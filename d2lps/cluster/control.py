@@ -99,7 +99,8 @@ class Control:
             except subprocess.TimeoutExpired:
                 os.killpg(self._switch.pid, signal.SIGKILL)
                 self._switch.wait(10)
-            self._switch.stderr.close()
+            if self._switch.stderr:
+                self._switch.stderr.close()
         if self._thread is not None:
             os.write(self._wake[1], b"x")
             self._thread.join(10)

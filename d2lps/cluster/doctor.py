@@ -133,7 +133,7 @@ def _backends() -> Iterator[Finding]:
 def _name() -> Iterator[Finding]:
     name, chosen = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
     if chosen:
-        exists = chosen in dict(map(reversed, socket.if_nameindex()))
+        exists = chosen in (name for _, name in socket.if_nameindex())
         yield Finding("name", f"{name}; gloo uses {chosen}", exists, _TAKE)
         return
     try:

@@ -128,9 +128,8 @@ class Cluster:
         """The hosts as the cost model sees them; the bandwidth of a link excludes the headers of packets."""
         rates = [Bandwidth(rate * GOODPUT) for rate in self._rates.values()]
         uplinks = [Bandwidth(rate * GOODPUT) for rate in self._uplinks.values()]
-        racks = {"racks": len(uplinks) or 1, "uplink": uplinks or None}
-        options = {"nic": rates, "inside": self.inside, "servers": self._servers}
-        return machines(self._workers, self.gpus_per_host, **options, **racks)
+        gpus, servers, racks = self.gpus_per_host, self._servers, len(uplinks) or 1
+        return machines(self._workers, gpus, rates, self.inside, servers=servers, racks=racks, uplink=uplinks or None)
 
     def nodes(self, host: str) -> tuple[str, ...]:
         """Return the nodes of the topology that lie on ``host`` and that one process plays."""
@@ -272,17 +271,20 @@ class Cluster:
         rate = _require_shapeable(bandwidth)
         _require_honest({**self._rates, host: rate}.values())
         change = f"root {_shape(rate)}"
-        lines = {SWITCH: ([], [f"qdisc change dev {host} {change}"]), host: ([], [f"qdisc change dev eth0 {change}"])}
-        self._control.network(lines)
+        self._control.network(
+            {SWITCH: ([], [f"qdisc change dev {host} {change}"]), host: ([], [f"qdisc change dev eth0 {change}"])}
+        )
         self._rates[host] = rate
 
     def _between(self, a: str, b: "str | None", verb: str, options: str) -> None:
         for name in (a, b) if b is not None else (a,):
             self._require_there(name)
         others = [b] if b is not None else [name for name in self.hosts if name not in {a, *self.lost}]
-        lines = {a: ([f"neighbour {verb} {self.address[other]} dev eth0 {options}" for other in others], [])}
-        lines |= {other: ([f"neighbour {verb} {self.address[a]} dev eth0 {options}"], []) for other in others}
-        self._control.network(lines)
+
+        def change(peer: str) -> str:
+            return f"neighbour {verb} {self.address[peer]} dev eth0 {options}"
+
+        self._control.network({a: ([*map(change, others)], []), **{other: ([change(a)], []) for other in others}})
 
     def _require(self, host: str) -> None:
         self._require_open()

@@ -75,7 +75,9 @@ class Member:
             error = result["raised"] or RunFailed(result["traceback"])
             error.__notes__ = [*getattr(error, "__notes__", []), f"{self.host}:\n{result['traceback']}"]
             return None, error
-        status = text("cluster.signal", number=-self.status) if self.status < 0 else self.status
+        status: object = self.status
+        if self.status is not None and self.status < 0:
+            status = text("cluster.signal", number=-self.status)
         tail = "\n".join(output.splitlines()[-20:])
         return None, RunFailed(text("cluster.status", host=self.host, rank=self.rank, status=status, output=tail))
 

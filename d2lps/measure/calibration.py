@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import pairwise, permutations
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -129,8 +129,9 @@ class Calibration:
         Returns:
             in the current language.
         """
-        figures = ["latency", self.latency], ["overhead", self.overhead], ["alone", self.alone]
-        figures += ["together", self.together], ["adding-together", self.adding], ["adding-alone", self.adding_alone]
+        figures: list[tuple[str, float]] = [("latency", self.latency), ("overhead", self.overhead)]
+        figures += [("alone", self.alone), ("together", self.together)]
+        figures += [("adding-together", self.adding), ("adding-alone", self.adding_alone)]
         between = [*zip(Across._fields, self.across or (), strict=False)]
         rows = []
         for i, (name, figure) in enumerate([*figures, *between]):
@@ -180,14 +181,15 @@ def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int
         hosts.setdefault(carrier.members[rank]["host"] if hasattr(carrier, "members") else "", []).append(node)
     groups = [host for host in hosts.values() if len(host) > 1]
     groups = [host[: min(map(len, groups))] for host in groups]
-    result = Calibration(nodes, 0.0, 0.0, *[Bandwidth("inf")] * 4)  # inside a host of one node nothing is sent
+    endless = Bandwidth("inf")  # inside a host of one node nothing is sent
+    result = Calibration(nodes, 0.0, 0.0, endless, endless, endless, endless)
     if groups:
         result = _fitted(nodes, _measured(_plans(nodes, groups), SIZES, carrier, repeats), groups)
     if len(hosts) == 1:
         return result
     across, measured = _between(nodes, [*hosts.values()], carrier, max(3, repeats // 4))
-    hosts = tuple(map(tuple, hosts.values()))
-    return replace(result, hosts=hosts, across=across, measured=result.measured + measured)
+    placed = tuple(map(tuple, hosts.values()))
+    return replace(result, hosts=placed, across=across, measured=result.measured + measured)
 
 
 def _measured(
@@ -213,10 +215,11 @@ def _between(nodes: Sequence[str], hosts: Sequence[Sequence[str]], carrier: Carr
     return Across(latency, Bandwidth(alone), Bandwidth(together)), measured
 
 
-Job = "tuple[Plan | Callable[[Tensor], object], int | str, Carrier]"
+Job = tuple[Plan | Callable[[Tensor], object], int | str, Carrier]
+Name = TypeVar("Name", bound=Hashable)
 
 
-def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[Hashable, list[float]]:
+def turns(jobs: Mapping[Name, Job], carrier: Carrier, repeats: int) -> dict[Name, list[float]]:
     """Return the seconds of ``repeats`` runs of every job: of the slowest rank, all ranks beginning together.
 
     A job is (plan, bytes, its carrier); instead of the plan it can have a function that puts the sum over all ranks
@@ -226,7 +229,8 @@ def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[
     with ExitStack() as taken:
         for used in dict.fromkeys([carrier, *(by for *_, by in jobs.values())]):
             taken.enter_context(used.taken())
-        mine = repeat({name: _timed(*job, carrier) for name, job in jobs.items()}, repeats, warm=2)
+        timed = {name: _timed(plan, nbytes, by, carrier) for name, (plan, nbytes, by) in jobs.items()}
+        mine = repeat(timed, repeats, warm=2)
         everyone = carrier.all_gather(list(mine.values()))
     return {
         name: [max(run) for run in zip(*times, strict=True)]
@@ -245,9 +249,8 @@ def _timed(
     else:
         tensors = {"": torch.empty(count, device=getattr(carrier, "device", "cpu"))}
         ranks = len(carrier.all_gather(None))
-        if plan is dist.all_reduce and hasattr(carrier, "all_reduce"):  # over the connections that the carrier has
-            plan = carrier.all_reduce
-        execute = partial(plan, tensors[""])
+        library = plan is dist.all_reduce  # it runs over the connections of the carrier, if that has some
+        execute = partial(carrier.all_reduce if library and hasattr(carrier, "all_reduce") else plan, tensors[""])
 
     def seconds() -> float:
         clock.barrier()
@@ -268,7 +271,7 @@ def _require_sums(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
     count = {key: sum(k == key for _, k in plan.holds) for key in plan.share}
     slices = plan.slices(next(iter(tensors.values())).numel())
     for node, key, _ in plan.wants:
-        total = tensors[node][slices[key]] if node in tensors else ()
+        total = tensors[node][slices[key]] if node in tensors else torch.empty(0)
         if len(total) and not total[0] == total[-1] == count[key]:
             values = {"got": f"{total[0].item():g}", "right": count[key]}
             raise TensorError(text("tensor.wrong-sum", node=node, key=key, **values))

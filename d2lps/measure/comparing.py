@@ -9,7 +9,8 @@ from torch import Tensor
 from d2lps import cost, units
 from d2lps.algorithms import ring
 from d2lps.carriers.base import Carrier
-from d2lps.measure.calibration import Calibration, turns
+from d2lps.carriers.ranks import Ranks
+from d2lps.measure.calibration import Calibration, Job, turns
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.topology.graph import Topology
@@ -72,7 +73,7 @@ class Comparison:
 
     def table(self) -> Table:
         """Return predicted and measured times with the error; ``~`` marks runs that do not agree with each other."""
-        columns = {
+        columns: dict[str, list[str | None]] = {
             "strategy": [row.name for row in self.rows],
             "size": [show_size(row.nbytes) for row in self.rows],
             "predicted": [None if row.predicted is None else show_seconds(row.predicted) for row in self.rows],
@@ -146,7 +147,7 @@ def compare(
         ['ring']
     """
     sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
-    jobs = {}
+    jobs: dict[tuple[str, int], Job] = {}
     for size in map(units.meant_size, sizes):
         for name, plan in plans.items():
             jobs[name, size] = (plan[0], size, plan[1]) if isinstance(plan, tuple) else (plan, size, carrier)
@@ -154,14 +155,13 @@ def compare(
     rows = []
     for (name, size), seconds in runs.items():
         plan, predicted = plans[name], None
-        if plan is dist.all_reduce and getattr(carrier, "backend", "") == "gloo":
+        if plan is dist.all_reduce and isinstance(carrier, Ranks) and carrier.backend == "gloo":
             plan = ring(carrier.names)  # as gloo does it
         if isinstance(plan, Plan) and topology is not None:
-            place, nodes = topology, plan.nodes
-            if isinstance(topology, Calibration):
-                if topology.across:
-                    nodes = {node: carrier.names[rank] for node, rank in carrier.ranks(plan).items()}
-                place = topology.topology(nodes)
+            nodes: Iterable[str] = plan.nodes
+            if isinstance(topology, Calibration) and topology.across and isinstance(carrier, Ranks):
+                nodes = {node: carrier.names[rank] for node, rank in carrier.ranks(plan).items()}
+            place = topology.topology(nodes) if isinstance(topology, Calibration) else topology
             if plan is plans[name] or {*plan.nodes} <= {*place.kinds}:
                 predicted = cost.shared(plan, place, f"{size} B").duration
         rows.append(Compared(name, size, predicted, tuple(sorted(seconds))))

@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 Wanted = tuple[str, str, str]
 
 
-def names(nodes: Iterable[str]) -> tuple[str, ...]:
+def names(nodes: object) -> tuple[str, ...]:
     """Return node names as a tuple: at least one, all different, without white space."""
     if isinstance(nodes, str) or not isinstance(nodes, Iterable):
         raise PlanError("names-wanted", given=repr(nodes))

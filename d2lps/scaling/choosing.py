@@ -4,17 +4,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.layout import PRECISION, Layout, check, kept, layers_in, read
+from d2lps.scaling.layout import Layout, check, kept, layers_in, read, require_precision
 from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.models import MODELS, known
-from d2lps.scaling.speed import GPUS, Gpu, bisect, spread, step
+from d2lps.scaling.speed import GPUS, Gpu, bisect, flops_per_gpu, spread, step
 from d2lps.scaling.transformer import ScalingError, Transformer, require_count, require_divides
 from d2lps.units import bandwidth, meant_size, show_number, show_seconds, show_size
 from d2lps.view.tables import Table, table
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 FREE = 0.1  # part of the memory that stays for buffers of libraries and for gaps, which the ledger does not include
 # Layouts of one model err alike: those whose times differ by less than the third root of the ratio by which predictions
@@ -66,14 +69,12 @@ class Choice(NamedTuple):
         """
         far = spread(self.model, self.gpu, self.precision)[0] ** (ALIKE if self.share else 1)
         peak = self.gpu.fp8 if self.precision == "fp8" else self.gpu.peak
-        least = self.layout.sequences * self.model.context * self.model.flops_per_token() / self.layout.gpus / peak
-        return max(self.duration / far, least), self.duration * far
+        return max(self.duration / far, flops_per_gpu(self.model, self.layout) / peak), self.duration * far
 
     @property
     def flops(self) -> tuple[float, float]:
         """The interval of FLOP/s per GPU; recomputation does not count."""
-        step_flops = self.layout.sequences * self.model.context * self.model.flops_per_token()
-        slow, fast = (step_flops / self.layout.gpus / seconds for seconds in reversed(self.seconds))
+        slow, fast = (flops_per_gpu(self.model, self.layout) / seconds for seconds in reversed(self.seconds))
         return slow, fast
 
     @property
@@ -92,8 +93,8 @@ class Choice(NamedTuple):
         names = [name for name in names if name != "expert" or self.model.experts]
         fields = self.layout._replace(recompute=text(f"scaling.recompute.{self.layout.recompute}"))
         models = {each: name for name, each in MODELS.items()}
-        own = {"memory": self.gpu.memory, "outside": self.gpu.outside}
-        gpus = {each._replace(**own): name for name, each in GPUS.items()}
+        memory, outside = self.gpu.memory, self.gpu.outside
+        gpus = {each._replace(memory=memory, outside=outside): name for name, each in GPUS.items()}
         chosen = [
             [text("table.model"), models.get(self.model, f"{show_number(self.model.parameters / 1e9, 3)} · 10⁹")],
             [text("table.gpus"), f"{self.layout.gpus} × {gpus.get(self.gpu, f'{self.gpu.peak / 1e12:.0f} TFLOP/s')}"],
@@ -114,7 +115,7 @@ class Choice(NamedTuple):
         rows = []
         for layout, parts, nbytes in self.ranked:
             took = sum(parts.values())
-            cause = max(parts.keys() - {"matrices"}, key=parts.get)
+            cause = max(parts.keys() - {"matrices"}, key=parts.__getitem__)
             most = text(f"table.{CAUSES.get(cause, f'by-{cause}')}") + f" {parts[cause] / took:.0%}"
             rows.append([str(layout), show_seconds(took), show_size(nbytes), most])
         return table("short-layout", "per-step", "kept-by-gpu", "most-besides", rows=rows)
@@ -152,7 +153,7 @@ class Choice(NamedTuple):
 
 
 def parallelize(
-    model: "str | Transformer",
+    model: "str | Transformer | Module",
     gpus: int,
     memory: "str | int | None" = None,
     per_node: int = 8,
@@ -169,8 +170,7 @@ def parallelize(
     """Choose how to divide a model and its batch over GPUs, by closed forms.
 
     Args:
-        model (str, Transformer or module): A known model such as ``"gpt3"``, a description, or a module that has one,
-            such as our GPT.
+        model: A known model such as ``"gpt3"``, a description, or a module that has one, such as our GPT.
         gpus, per_node: All GPUs, and those of a node, inside of which tensor parallelism stays.
         memory: Bytes of a GPU such as ``"80 GB"``; those of ``gpu`` if left out. A tenth stays free.
         batch: Sequences of a step; about 4 million tokens if left out.
@@ -207,16 +207,15 @@ def parallelize(
         model = replace(model, context=context)
     batch = gpus * max(1, round(STEP_TOKENS / model.context / gpus)) if batch is None else batch
     require_count("batch", batch)
-    if precision not in PRECISION:
-        raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
+    require_precision(precision)
     _require_fixed(model, gpus, per_node, tensor, pipeline)
     sheet = sheet._replace(memory=sheet.memory if memory is None else meant_size(memory))
     sheet = sheet if network is None else sheet._replace(outside=bandwidth(network))
-    options = {"per_node": per_node, "precision": precision}
+    share = None
     if measured:
-        layout, took = measured
-        layout = layout if isinstance(layout, Layout) else read(layout, gpus, batch)
-        options["share"] = _share(model, sheet, layout, took, **options)
+        which, took = measured
+        layout = which if isinstance(which, Layout) else read(which, gpus, batch)
+        share = _share(model, sheet, layout, took, per_node, precision)
     sizes = {
         layout: sum(kept(model, layout, precision).values())
         for layout in _layouts(model, gpus, per_node, batch, fused_swiglu)
@@ -224,31 +223,36 @@ def parallelize(
     }
     if not sizes:
         raise ScalingError(text("scaling.no-layout", gpus=gpus, batch=batch))
-    room, least = (1 - FREE) * sheet.memory, min(sizes, key=sizes.get)
+    room, least = (1 - FREE) * sheet.memory, min(sizes, key=sizes.__getitem__)
     if sizes[least] > room:
         over = {"needs": show_size(sizes[least]), "room": show_size(room), "over": show_size(sizes[least] - room)}
         raise ScalingError(text("scaling.too-large", gpus=gpus, **over))
-    parts = {layout: step(model, layout, sheet, **options) for layout, size in sizes.items() if size <= room}
+    fit = [layout for layout, size in sizes.items() if size <= room]
+    parts = {layout: step(model, layout, sheet, share, per_node=per_node, precision=precision) for layout in fit}
     times = {layout: sum(each.values()) for layout, each in parts.items()}
     alike = min(times.values()) * spread(model, sheet, precision)[0] ** ALIKE
-    shapes = {_shape(layout): layout for layout in sorted(times, key=times.get, reverse=True)}  # the fastest of each
+    slow_first = sorted(times, key=times.__getitem__, reverse=True)
+    shapes = {_shape(layout): layout for layout in slow_first}  # the fastest of each
     equal = [layout for layout in shapes.values() if times[layout] <= alike]
     best = min(equal, key=_complexity)
     near = [layout for layout in times if _shape(layout) == _shape(best) and times[layout] <= SAME * times[best]]
     chosen = min(near, key=_complexity)
-    others = sorted((layout for layout in shapes.values() if layout != best), key=times.get)
+    others = sorted((layout for layout in shapes.values() if layout != best), key=times.__getitem__)
     ranked = [(layout, parts[layout], sizes[layout]) for layout in [chosen, *others][:SHOWN]]
     reason = _reason(chosen, sizes, times, room)
-    counts = len(shapes), len(equal), options.get("share")
-    return Choice(model, sheet, chosen, reason, parts[chosen], precision, tuple(ranked), *counts)
+    return Choice(model, sheet, chosen, reason, parts[chosen], precision, tuple(ranked), len(shapes), len(equal), share)
 
 
-def _share(model: Transformer, gpu: Gpu, layout: Layout, took: float, **options: object) -> float:
+def _share(model: Transformer, gpu: Gpu, layout: Layout, took: float, per_node: int, precision: str) -> float:
     """Return the share of the peak at which a step of a layout takes the measured seconds."""
+
+    def seconds(share: float) -> float:
+        return sum(step(model, layout, gpu, share, per_node=per_node, precision=precision).values())
+
     check(model, layout)
-    share = bisect(lambda share: sum(step(model, layout, gpu, share, **options).values()) > took)
+    share = bisect(lambda share: seconds(share) > took)
     if not SLOWEST < share <= 1:
-        least, most = (show_seconds(sum(step(model, layout, gpu, e, **options).values())) for e in (1, SLOWEST))
+        least, most = (show_seconds(seconds(share)) for share in (1, SLOWEST))
         raise ScalingError(text("scaling.beyond", layout=layout, took=took, least=least, most=most))
     return share
 
@@ -311,10 +315,10 @@ def _reason(chosen: Layout, sizes: dict[Layout, float], times: dict[Layout, floa
         return text("scaling.whole", **cut) if parts[chosen] == 1 else text("scaling.only", **cut)
     fitting = [layout for layout in fewer if layout in times]
     if fitting:
-        other = min(fitting, key=times.get)
+        other = min(fitting, key=times.__getitem__)
         more = f"{times[other] / times[chosen] - 1:.0%}"
         return text("scaling.faster", **cut, fewer=parts[other], other=other.stage, more=more)
-    other = min(fewer, key=sizes.get)
+    other = min(fewer, key=sizes.__getitem__)
     needs = {"needs": show_size(sizes[other]), "room": show_size(room)}
     return text("scaling.smallest", **cut, fewer=parts[other], other=other.stage, **needs)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from d2lps.messages import LANGUAGES, speak, text, why
 from d2lps.scaling.choosing import Choice, parallelize
+from d2lps.scaling.layout import Layout
 from d2lps.scaling.models import MODELS, from_config, read
 from d2lps.scaling.speed import GPUS, Gpu
 from d2lps.scaling.transformer import ScalingError
@@ -99,17 +100,23 @@ def _own_gpu(file: Path) -> Gpu:
 
 
 def _write(choice: Choice, file: Path) -> int:
-    trace = trace_of(choice)
     try:
-        file.write_text(trace.to_chrome(), encoding="utf-8")
+        file.write_text(trace_of(choice).to_chrome(), encoding="utf-8")
     except OSError as error:
         print(text("scaling.not-written", file=file, why=why(error)), file=sys.stderr)
         return 1
-    stages, batches = len(trace.plan.nodes), len({task.batch for task in trace.plan.tasks})
+    stages, batches = _shown(choice.layout)
     if (stages, batches) != (choice.layout.pipeline, choice.layout.batches):
         print(text("scaling.part", stages=stages, batches=batches))
     print(text("scaling.written", file=file))
     return 0
+
+
+def _shown(layout: Layout) -> tuple[int, int]:
+    """Return the stages and micro-batches of a trace."""
+    stages = min(layout.pipeline, MOST_STAGES)
+    batches = min(layout.batches, max(stages, MOST_TASKS // (2 * stages * layout.chunks)))
+    return stages, batches if layout.chunks == 1 else batches // stages * stages
 
 
 def trace_of(choice: Choice) -> Trace:
@@ -118,24 +125,18 @@ def trace_of(choice: Choice) -> Trace:
     A trace has 16 stages and 4096 tasks at most: of a longer pipeline it shows the first micro-batches.
     """
     layout = choice.layout
-    stages = min(layout.pipeline, MOST_STAGES)
-    most = max(stages, MOST_TASKS // (2 * stages * layout.chunks))
-    micro = min(layout.batches, most) if layout.chunks == 1 else min(layout.batches, most) // stages * stages
+    stages, micro = _shown(layout)
     table = one_f_one_b(stages, micro) if layout.chunks == 1 else interleaved(stages, micro, layout.chunks)
     compute = sum(choice.parts[name] for name in ("matrices", "reading", "tensor", "context", "experts"))
     forward = compute / layout.batches / layout.chunks / (4 if layout.recompute == "full" else 3)
     backward = (3 if layout.recompute == "full" else 2) * forward
     saved = sum(item.predicted for item in choice.memory.items if item.name in ACTIVATIONS and item.predicted)
-    sizes = {
-        "boundary": round(
-            2 * layout.micro * choice.model.context * choice.model.width / layout.context / layout.tensor
-        ),
-        "saved": round(saved / layout.waiting / layout.chunks),
-    }
-    schedule = pipeline(table, {"F": forward, "B": backward}, **sizes)
+    boundary = 2 * layout.micro * choice.model.context * choice.model.width / layout.context / layout.tensor
+    one = round(saved / layout.waiting / layout.chunks)
+    schedule = pipeline(table, {"F": forward, "B": backward}, saved=one, boundary=round(boundary))
     nodes, wire = schedule.nodes, Bandwidth(choice.gpu.outside)
     pairs = {frozenset((a, b)) for a, b in zip(nodes, [*nodes[1:], nodes[0]], strict=True) if a != b}
-    links = [link for pair in sorted(map(sorted, pairs)) for link in both_ways(*pair, wire)]
+    links = [link for a, b in sorted(map(sorted, pairs)) for link in both_ways(a, b, wire)]
     return cost.shared(schedule, Topology("pipeline", dict.fromkeys(nodes, "gpu"), links))
 
 

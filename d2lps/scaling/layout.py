@@ -1,6 +1,7 @@
 """The division of a model and its batch over GPUs, and the bytes that each GPU keeps and sends."""
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, held, require_count, require_divides
@@ -8,8 +9,6 @@ from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, held
 # Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight in the first three).
 PRECISION = {"mixed": (2, 2, 12), "bf16": (2, 4, 12), "fp8": (2, 4, 12), "float32": (4, 4, 8), "pure-bf16": (2, 2, 4)}
 STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage that divides each
-
-
 LETTERS = dict(t="tensor", p="pipeline", c="context", e="expert", d="data", v="chunks", b="micro", z="stage")
 
 
@@ -77,10 +76,11 @@ def read(short: str, gpus: int, batch: int) -> Layout:
     *letters, last = short.split(".")
     recompute = last if last in RECOMPUTE else "none"
     letters += [] if last in RECOMPUTE else [last]
-    fields = {LETTERS.get(part[:1]): int(part[1:]) for part in letters if part[1:].isdecimal() and int(part[1:])}
-    if None in fields or len(fields) < len(letters):
+    sizes = {part[:1]: int(part[1:]) for part in letters if part[1:].isdecimal() and int(part[1:])}
+    if len(sizes) < len(letters) or not sizes.keys() <= LETTERS.keys():
         raise ScalingError(text("scaling.short", layout=short))
-    layout = Layout(**{"stage": 1} | fields, recompute=recompute)
+    fields: dict[str, Any] = {"stage": 1} | {LETTERS[letter]: count for letter, count in sizes.items()}
+    layout = Layout(**fields, recompute=recompute)
     layout = layout._replace(data=gpus * layout.data // layout.gpus)
     layout = layout._replace(batches=batch // (layout.data * layout.micro))
     if layout.gpus != gpus or layout.sequences != batch or fields.get("data", layout.data) != layout.data:
@@ -88,12 +88,20 @@ def read(short: str, gpus: int, batch: int) -> Layout:
     return layout
 
 
-def check(model: Transformer, layout: Layout) -> None:
-    """Raise ScalingError unless the layout can divide the model."""
+def require_precision(precision: str) -> None:
+    """Raise ScalingError unless a precision is known."""
+    if precision not in PRECISION:
+        raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
+
+
+def check(model: Transformer | None, layout: Layout) -> None:
+    """Raise ScalingError unless the layout can divide the model; without a model, unless its own fields are right."""
     for name in ("tensor", "pipeline", "data", "chunks", "micro", "batches", "context", "expert"):
         require_count(name, getattr(layout, name))
     if layout.stage not in (0, 1, 2, 3) or layout.recompute not in RECOMPUTE:
         raise ScalingError(text("scaling.option", stage=repr(layout.stage), recompute=repr(layout.recompute)))
+    if model is None:
+        return
     require_divides("tensor", layout.tensor, "heads", model.heads)
     require_divides("tensor", layout.tensor, "groups", model.groups)
     require_divides("context", layout.context, "context", model.context)
@@ -140,15 +148,15 @@ def kept(
     if experts:
         own = states(experts / t / layout.expert, layout, precision, layout.sharers // layout.expert)
         items = {name: size + own[name] for name, size in items.items()}
-    saving = {"micro": layout.micro, "tensor": t, "sequence": layout.sequence, "tokens": s}
-    saving |= {"element": element, "precise": precise, "fused_swiglu": layout.fused_swiglu}
-    saved = model.activations(recompute=layout.recompute, **saving)
+    fused, shared = layout.fused_swiglu, layout.sequence
+    saving = partial(model.activations, layout.micro, t, shared, tokens=s, precise=precise, fused_swiglu=fused)
+    saved = saving(recompute=layout.recompute, element=element)
     items |= {kind: layout.waiting * layers * each for kind, each in saved.items()}
     if p > 1 and not layout.freed:
         one = element * layout.micro * s * model.width / (t if layout.sequence else 1)
         items["sent-results"] = layout.waiting * layout.chunks * one
     if layout.recompute != "none":  # of one layer at a time
-        again = model.activations(**saving)
+        again = saving(element=element)
         items["recomputed"] = sum(again.values()) - (0 if layout.recompute == "full" else sum(saved.values()))
     statistics = (1 if model.gated else 2) * precise
     logits = element if precision == "pure-bf16" else 4

@@ -1,14 +1,19 @@
 """The memory of a GPU in training, item by item: predicted, measured, or not included."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.layout import PRECISION, Layout, check, kept, states
+from d2lps.scaling.layout import Layout, check, kept, require_precision, states
 from d2lps.scaling.models import known
 from d2lps.scaling.transformer import ScalingError, Transformer
 from d2lps.units import show_size
 from d2lps.view.tables import Table, table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 
 class Item(NamedTuple):
@@ -72,13 +77,18 @@ class Ledger:
         return self.table()._repr_html_()
 
 
-def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed", **layout: object) -> Ledger:
+def memory(
+    model: "str | Transformer | float | Module",
+    batch: "tuple[Tensor, Tensor] | None" = None,
+    precision: str = "mixed",
+    **layout: Any,
+) -> Ledger:
     """Return the memory that the fullest GPU needs for training with Adam, item by item.
 
     Args:
-        model (str, Transformer, number or torch.nn.Module): A known model such as ``"gpt3"``; a description; a number
-            of parameters, whose activations are not included; or a module, which is measured too, on a copy.
-        batch ((Tensor, Tensor)): For a module: inputs of shape (b, s) and labels. Without it nothing is measured.
+        model: A known model such as ``"gpt3"``; a description; a number of parameters, whose activations are not
+            included; or a module, which is measured too, on a copy.
+        batch: For a module: inputs of shape (b, s) and labels. Without it nothing is measured.
         precision: ``"mixed"``, ``"bf16"`` or ``"fp8"`` (mixed, with gradients in float32), ``"float32"`` or
             ``"pure-bf16"``; a module has its own.
         **layout: Fields of :class:`~d2lps.scaling.Layout`, such as ``tensor=8, data=64, stage=1``. A module is measured
@@ -105,8 +115,7 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
 
     Source: Rajbhandari et al., "ZeRO", SC 2020, figure 1, has the same four sums for 7.5 billion parameters on 64 GPUs.
     """
-    if precision not in PRECISION:
-        raise ScalingError(text("scaling.precision", precision=repr(precision), known=", ".join(PRECISION)))
+    require_precision(precision)
     if hasattr(model, "named_parameters"):
         if layout:
             raise ScalingError(text("scaling.one-device", options=", ".join(layout)))
@@ -118,7 +127,9 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
             text("scaling.field-unknown", names=", ".join(sorted(unknown)), fields=", ".join(Layout._fields))
         )
     division = Layout(**layout)
+    items: Mapping[str, float | None]
     if isinstance(model, int | float) and not isinstance(model, bool) and 0 < model < float("inf"):
+        check(None, division)
         items = states(model, division, precision) | {"activations": None}
     else:
         model = known(model)
@@ -127,7 +138,7 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
     return Ledger((*(Item(name, size) for name, size in items.items()), Item("buffers")))
 
 
-def _of_module(module: object, batch: "tuple | None") -> Ledger:
+def _of_module(module: "Module", batch: "tuple[Tensor, Tensor] | None") -> Ledger:
     """Return the ledger of a torch module on one device: measured beside predicted bytes."""
     from d2lps.scaling import measured
 

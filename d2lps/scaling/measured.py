@@ -2,6 +2,7 @@
 
 import copy
 from collections import defaultdict
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +32,12 @@ def memory(module: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, int]:
     optimizer.step()
     parameters = [*net.parameters()]
     state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor)]
-    sizes = {
+    kept = {
         "weights": parameters,
         "gradients": [weight.grad for weight in parameters if weight.grad is not None],
         "optimizer": state,
     }
-    sizes = {name: sum(tensor.nbytes for tensor in tensors) for name, tensors in sizes.items()}
-    return sizes | saved
+    return {name: sum(tensor.nbytes for tensor in tensors) for name, tensors in kept.items()} | saved
 
 
 def _backward(net: nn.Module, inputs: Tensor, labels: Tensor) -> None:
@@ -45,7 +45,7 @@ def _backward(net: nn.Module, inputs: Tensor, labels: Tensor) -> None:
     cross_entropy(output.flatten(0, -2), labels.flatten()).backward()
 
 
-def activations(net: nn.Module, step: object) -> dict[str, int]:
+def activations(net: nn.Module, step: Callable[[], object]) -> dict[str, int]:
     """Return the bytes that autograd saves while ``step()`` runs, by kind.
 
     Each storage counts once, for the module that saves it first; weights and whole numbers do not count. The kind is

@@ -9,6 +9,10 @@ from pathlib import Path
 from d2lps.messages import text, why
 from d2lps.scaling.transformer import ScalingError, Transformer
 
+# The fields that every kind has, by their names in a configuration.
+GPT2 = dict(layers="n_layer", width="n_embd", heads="n_head", context="n_positions", vocabulary="vocab_size")
+OTHERS = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
+OTHERS |= {"context": "max_position_embeddings", "vocabulary": "vocab_size", "hidden": "intermediate_size"}
 KINDS = "gpt2 llama mistral qwen2 qwen3 mixtral qwen3_moe deepseek_v3".split()
 
 
@@ -34,18 +38,24 @@ def from_config(config: dict, name: str = "config.json") -> Transformer:
 
 
 def _read(kind: str, config: dict) -> Transformer:
+    sizes = {field: config[key] for field, key in (GPT2 if kind == "gpt2" else OTHERS).items()}
     if kind == "gpt2":
-        sizes = (config[key] for key in ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size"))
-        return Transformer(*sizes, config.get("n_inner") or 0, dropout=config.get("resid_pdrop", 0.1) > 0, fused=True)
-    keys = "num_hidden_layers hidden_size num_attention_heads max_position_embeddings vocab_size intermediate_size"
-    sizes = [config[key] for key in keys.split()]
-    groups, latent = config.get("num_key_value_heads"), ()
+        drops = config.get("resid_pdrop", 0.1) > 0
+        return Transformer(**sizes, hidden=config.get("n_inner") or 0, dropout=drops, fused=True)
+    latent: tuple[int, int, int] | tuple[()] = ()
     if kind == "deepseek_v3":
         latent = (config["q_lora_rank"] or 0, config["kv_lora_rank"], config["qk_rope_head_dim"])
-    head = config["qk_nope_head_dim"] if latent else config.get("head_dim")
-    kind_of = {"gated": True, "tied": config.get("tie_word_embeddings", False), "biases": False, "dropout": False}
-    kind_of |= {"fused": True, "head": head or 0, "latent": latent}
-    model = Transformer(*sizes, 0 if latent else groups or 0, **kind_of)
+    model = Transformer(
+        **sizes,
+        groups=0 if latent else config.get("num_key_value_heads") or 0,
+        gated=True,
+        tied=config.get("tie_word_embeddings", False),
+        biases=False,
+        dropout=False,
+        fused=True,
+        head=(config["qk_nope_head_dim"] if latent else config.get("head_dim")) or 0,
+        latent=latent,
+    )
     all_biases, qkv = config.get("attention_bias") and not latent, model.inner + 2 * model.keys
     extra = sum(latent[:2]) + (qkv + model.width if all_biases else qkv if kind == "qwen2" else 0)
     extra += 2 * model.head if kind.startswith("qwen3") else 0

@@ -8,10 +8,11 @@
 They are in ``published.toml``, each with its day and its source.
 """
 
-import tomllib
+from dataclasses import dataclass
 from datetime import date
-from importlib import resources
 from typing import NamedTuple
+
+from d2lps.scaling.models import data
 
 
 class Trained(NamedTuple):
@@ -37,7 +38,8 @@ class Trained(NamedTuple):
         return self.day.year + self.day.timetuple().tm_yday / 366
 
 
-class Price(NamedTuple):
+@dataclass(frozen=True)
+class Price:
     """The list price of a rented machine.
 
     Args:
@@ -60,7 +62,7 @@ class Price(NamedTuple):
         return self.dollars / self.count
 
 
-_TABLES = tomllib.loads(resources.files("d2lps").joinpath("scaling", "published.toml").read_text("utf-8"))
+_TABLES = data("published.toml")
 TRAINED = {entry["name"]: Trained(**entry) for entry in _TABLES["trained"]}
 CHIPS = {entry["name"]: Trained(**entry) for entry in _TABLES["chip"]}
 PRICES = {entry["name"]: Price(**entry) for entry in _TABLES["price"]}

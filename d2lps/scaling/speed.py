@@ -64,6 +64,11 @@ class Published(NamedTuple):
     precision: str = "mixed"
 
 
+def flops_per_gpu(model: Transformer, layout: Layout, recompute: str = "none") -> float:
+    """Return the FLOPs of a training step on one GPU, with recomputation if it is to count."""
+    return layout.sequences * model.context * model.flops_per_token(recompute) / layout.gpus
+
+
 def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
     d = gpus // (t * p)
     layout = Layout(t, p, d, v, b, batch // (d * b), recompute="full", sequence=False, overlap=p == 1)
@@ -88,14 +93,14 @@ SC21 = (
 def _mlsys23(name: str, p: int, b: int, batch: int, v: int, seconds: float, recompute: str) -> Published:
     model = MODELS[f"gpt-{name}"]
     layout = Layout(8, p, 1, v, b, batch // b, recompute=recompute, sequence=recompute == "selective")
-    flops = batch * model.context * model.flops_per_token(recompute) / layout.gpus / seconds
+    flops = flops_per_gpu(model, layout, recompute) / seconds
     return Published(f"gpt-{name}, n = {layout.gpus}, recompute={recompute}", model, layout, flops, GPUS["a100"])
 
 
 # Korthikanti et al., 2022, tables 3 and 5: seconds of a step with full and with selective recomputation.
 MLSYS23 = tuple(
-    _mlsys23(*row, each, recompute)
-    for *row, full, selective in (
+    _mlsys23(name, p, b, batch, v, each, recompute)
+    for name, p, b, batch, v, full, selective in (
         ("22b", 1, 4, 4, 1, 1.42, 1.10),
         ("175b", 8, 1, 64, 3, 18.13, 13.75),
         ("529.6b", 35, 1, 280, 3, 49.05, 37.83),
@@ -176,10 +181,11 @@ def step(
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share
     tokens = layout.micro * model.context / layout.context
-    options = {"tokens": model.context // layout.context, "fused_swiglu": layout.fused_swiglu}
-    saved = model.activations(layout.micro, t, layout.sequence, **options)
-    again = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
-    traffic = sum(nbytes * (crossings - (0 if kind in again else 2)) for kind, nbytes in saved.items())
+    saved = model.activations(
+        layout.micro, t, layout.sequence, tokens=model.context // layout.context, fused_swiglu=layout.fused_swiglu
+    )
+    twice = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
+    traffic = sum(nbytes * (crossings - (0 if kind in twice else 2)) for kind, nbytes in saved.items())
     groups = t, t * layout.context, layout.gpus // layout.data, t * layout.expert
     wire = [gpu.inside if size <= per_node else gpu.outside for size in groups]
     bytes_of = sent(model, layout, precision)
@@ -218,7 +224,7 @@ def throughput(run: Published, share: float | None = None, crossings: float = CR
         FLOP/s.
     """
     layout, counted = run.layout, replace(run.model, fused=False) if run.masked else run.model
-    done = layout.sequences * run.model.context * counted.flops_per_token(layout.recompute) / layout.gpus
+    done = flops_per_gpu(counted, layout, layout.recompute)
     return done / sum(step(run.model, layout, run.gpu, share, crossings, precision=run.precision).values())
 
 

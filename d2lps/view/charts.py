@@ -6,6 +6,7 @@ cannot differ.
 
 import math
 import re
+from functools import partial
 from html import escape
 
 from d2lps.messages import html_language, text
@@ -83,10 +84,10 @@ class Chart:
             told.append(f"{', '.join(label[: self._label])}: {shown}")
         ticks = [low + i * step for i in range(round((high - low) / step) + 1)]
         values = [SHOW[unit](10**tick if self._log else round(tick, 9)) for tick in ticks]
-        marks = "".join(
+        axis = "".join(
             f'<span style="left:{at(t):.4g}%">{value}</span>' for t, value in zip(ticks, values, strict=True)
         )
-        lines.append(_row("d2-row", "", f'<div class="d2-axis">{marks}</div>', ""))
+        lines.append(_row("d2-row", "", f'<div class="d2-axis">{axis}</div>', ""))
         dot = "" if self._bars else "d2-dot "
         keys = "".join(
             f'<span><i class="{dot}d2-{column}" style="{self._color(i)}"></i>{escape(heads[column])}</span>'
@@ -126,7 +127,7 @@ class Chart:
 
     def _color(self, i: int) -> str:
         i = i if self._bars else (4, 4, 3)[i]
-        on = [max("#ffffff", "#15181d", key=lambda ink, of=color: contrast(ink, of)) for color in WORKERS[i]]
+        on = [max("#ffffff", "#15181d", key=partial(contrast, color)) for color in WORKERS[i]]
         return f"--of:var(--d2-w{i});color:light-dark({on[0]},{on[1]})"
 
 

@@ -5,7 +5,7 @@ import html
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from d2lps.messages import html_language, named, text
 from d2lps.plan.acts import show_step
@@ -27,11 +27,11 @@ class Source:
         return {"text/plain": self.code, "text/markdown": f"```python\n{self.code}\n```"}
 
 
-def source(thing: object, doc: bool = False) -> Source:
+def source(thing: Callable, doc: bool = False) -> Source:
     """Return the source code of a function or class as it runs in d2lps.
 
     Args:
-        thing (function or class): The function or class to show.
+        thing: The function or class to show.
         doc: True to show its docstring too.
 
     Returns:
@@ -48,13 +48,14 @@ def source(thing: object, doc: bool = False) -> Source:
             return ax + (bx - ax) * part, ay + (by - ay) * part
     """
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
-    if not doc and inspect.getdoc(thing):
-        code = _without_docstring(code)
-    return Source(re.sub(r"  # (fmt|noqa)\b.*", "", code))
+    return Source(re.sub(r"  # (fmt|noqa)\b.*", "", code if doc else _without_docstring(code)))
 
 
 def _without_docstring(code: str) -> str:
-    first, lines = ast.parse(code).body[0].body[0], code.splitlines()
+    defined, lines = ast.parse(code).body[0], code.splitlines()
+    if not isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or not ast.get_docstring(defined):
+        return code
+    first = defined.body[0]
     before, after = lines[: first.lineno - 1], lines[first.end_lineno :]
     while after and not after[0].strip():
         del after[0]

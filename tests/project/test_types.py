@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-UNCHECKED = {"carriers", "cluster", "kvstore", "measure", "notebook", "scaling", "train", "view"}
+UNCHECKED = {"carriers", "kvstore", "notebook", "train"}
 
 
 @pytest.mark.slow(20)

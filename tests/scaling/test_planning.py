@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from d2lps import Transformer, memory, parallelize
+from d2lps import memory, parallelize
 from d2lps.__main__ import main
 from d2lps.messages import LANGUAGES, speak
 from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, error, kept, sent, step
@@ -177,6 +178,8 @@ def test_results_that_are_not_freed_wait_with_their_micro_batches():
 
 # ---------------------------------------------------------------- the ranked list
 
+SHAPE = attrgetter("tensor", "pipeline", "context", "data", "expert")
+
 
 @pytest.mark.parametrize(
     "model, gpus, gpu, batch", [("llama3-70b", 128, "h100", 512), ("mixtral-8x7b", 64, "h200", 256)]
@@ -185,14 +188,12 @@ def test_the_list_has_the_fastest_layout_of_each_shape(model, gpus, gpu, batch):
     choice, fastest = parallelize(model, gpus, gpu=gpu, batch=batch, context=4096), {}
     for layout in _layouts(choice.model, gpus, 8, batch):
         if sum(kept(choice.model, layout, "bf16").values()) <= 0.9 * GPUS[gpu].memory:
-            shape = layout.tensor, layout.pipeline, layout.context, layout.data, layout.expert
+            shape = SHAPE(layout)
             time = sum(step(choice.model, layout, GPUS[gpu], precision="bf16").values())
             fastest[shape] = min(time, fastest.get(shape, time))
     times = [sum(parts.values()) for _, parts, _ in choice.ranked]
     assert choice.shapes == len(fastest) and choice.ranked[0][0] == choice.layout
-    first = fastest.pop(
-        tuple(getattr(choice.layout, name) for name in ("tensor", "pipeline", "context", "data", "expert"))
-    )
+    first = fastest.pop(SHAPE(choice.layout))
     assert times[1:] == sorted(fastest.values())[:4] and first <= times[0] <= 1.01 * first
     alike = choice.seconds[1] / choice.duration
     near = [time for time in [first, *fastest.values()] if time <= min(first, times[1]) * alike ** (1 / 3)]
@@ -222,6 +223,7 @@ def test_a_measured_step_calibrates():
         (("t8.p2", 1.0), "cannot take 1.0 s: at the full peak a step takes 22"),
         (("t8.p3", 30.0), "t8.p3 cannot divide 512 sequences over 128 GPUs"),
         (("t8.p2.d4", 30.0), "t8.p2.d4 cannot divide"),
+        (("t8.p2.t8", 30.0), "t8.p2.t8 is no measured layout"),
         (("t8.x2", 30.0), "t8.x2 is no measured layout"),
         (("t8.p", 30.0), "t8.p is no measured layout"),
         (("", 30.0), " is no measured layout"),
@@ -240,10 +242,8 @@ CALL = "parallelize --gpus 64 --batch 256 --gpu h100 --context 4096".split()
 
 def test_the_command_prints_json(capsys):
     assert main([*CALL, "--model", "llama3-8b", "--json"]) == 0
-    found, choice = (
-        json.loads(capsys.readouterr().out),
-        parallelize("llama3-8b", 64, gpu="h100", batch=256, context=4096),
-    )
+    found = json.loads(capsys.readouterr().out)
+    choice = parallelize("llama3-8b", 64, gpu="h100", batch=256, context=4096)
     assert found["parameters"] == 8_030_261_248 and found["seconds"] == [*choice.seconds]
     assert [each["layout"] for each in found["ranked"]] == [str(layout) for layout, _, _ in choice.ranked]
 
@@ -284,10 +284,3 @@ def test_a_refused_name_lists_known_names_and_the_way_to_give_another(language, 
 def test_a_slower_network_takes_longer():
     times = [parallelize("llama3-70b", 128, gpu="h100", network=n).duration for n in ("50 GB/s", "50 Gbit/s")]
     assert times[0] < times[1]
-
-
-def test_experts_need_their_counts():
-    with pytest.raises(ScalingError, match="chosen = 0"):
-        Transformer(2, 64, 4, 16, 256, experts=8, narrow=32)
-    with pytest.raises(ScalingError, match="expert = 3 does not divide experts = 8"):
-        memory("mixtral-8x7b", data=3, expert=3)

@@ -5,7 +5,7 @@ import re
 import pytest
 from helpers import browser as browsers
 
-from d2lps import table
+from d2lps import source, table
 from d2lps.messages import speak
 
 chromium, new_page = browsers.chromium, browsers.new_page
@@ -95,3 +95,18 @@ def test_every_letter_can_be_read_on_any_page(new_page, width, theme):
     one, idle, three = (part.bounding_box()["width"] for part in parts)
     assert [three / one, one / idle] == pytest.approx([3, 2], rel=0.02)
     assert page.locator(".d2-part b").first.is_visible() and not page.locator("table").first.is_visible()
+
+
+class Speaking:
+    def act(self):
+        """Say what it does."""
+
+
+class Silent(Speaking):
+    def act(self):
+        first = 1
+        return first
+
+
+def test_a_docstring_that_is_inherited_takes_no_line_of_the_code():
+    assert source(Silent.act).code == "def act(self):\n    first = 1\n    return first"

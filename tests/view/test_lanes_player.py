@@ -88,6 +88,12 @@ def test_memory_bars_show_the_peak_when_the_run_is_over_and_go_back_from_there(o
         assert page.locator(".d2-amount").all_text_contents() == [words.format(size / GB) for size in held]
 
 
+def test_a_zoom_shows_one_schedule_at_a_time(opened):
+    page = opened(watch(*PLAYED["race"](), names=["GPipe", "1F1B", "zero"], zoom=True))
+    page.get_by_role("group", name="Zoom").get_by_role("button", name="1F1B", exact=True).click()
+    assert [run.get_attribute("aria-label") for run in page.locator(".d2-run").all() if run.is_visible()] == ["1F1B"]
+
+
 def test_steps_are_the_moments_at_which_tasks_start(opened):
     page = opened(watch(cost.shared(pipeline(gpipe(2, 2)))))
     page.locator(".d2-player").focus()

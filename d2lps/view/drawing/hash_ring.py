@@ -61,19 +61,17 @@ def _arcs(before: Placement, after: Placement) -> Iterator[tuple[int, int, int, 
     places = [[place for place, _ in each.ring] for each in (before, after)]
     cuts = sorted({*places[0], *places[1]})
     for start, end in pairwise((cuts[-1] - 2**64, *cuts)):
-        yield (
-            start,
-            end,
-            *(
-                each.ring[bisect_left(own, end) % len(own)][1]
-                for each, own in zip((before, after), places, strict=True)
-            ),
+        one, other = (
+            each.ring[bisect_left(own, end) % len(own)][1] for each, own in zip((before, after), places, strict=True)
         )
+        yield start, end, one, other
 
 
 def two_rings(before: Placement, after: Placement) -> str:
     """Return the SVG of two placements: inside before, outside after; only what moves has its full color."""
-    radii, full, pale = ((62.0, 42.0), (88.0, 68.0)), {}, {}
+    radii = (62.0, 42.0), (88.0, 68.0)
+    full: dict[int, list[str]] = {}
+    pale: dict[int, list[str]] = {}
     for start, end, *owners in _arcs(before, after):
         for owner, (outer, inner) in zip(owners, radii, strict=True):
             pieces = pale if owners[0] == owners[1] else full

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from d2lps.messages import named, text
 from d2lps.schedule import Collective, Schedule, Task
-from d2lps.schedule.acts import made_by
+from d2lps.schedule.acts import Size, made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
 from d2lps.units import show_number, show_seconds, show_size
@@ -65,18 +65,19 @@ class Lanes:
     def __init__(self, trace: Trace, slots: bool = False):
         self.trace, self.slots, self.duration = trace, slots, trace.duration
         self.scale = WIDE / (self.duration or 1)
-        self.hues = _hues(trace.plan)
+        self.schedule = _schedule_of(trace)
+        self.hues = _hues(self.schedule)
         memory = {node: trace.memory(node) for node in trace.plan.nodes}
-        limits = trace.topology.memory | dict(trace.plan.memory)
+        limits = trace.topology.memory | dict(self.schedule.memory)
         self.alike, blocks = _merged(
-            _blocks(trace, self.hues), {node: (memory[node], limits.get(node)) for node in memory}
+            _blocks(trace, self.schedule, self.hues), {node: (memory[node], limits.get(node)) for node in memory}
         )
         self.nodes = tuple(self.alike)
         self.row = ROOMY if len(self.nodes) <= MANY else DENSE
         self.height = self.row * len(self.nodes)
         self.memory = {shown: memory[nodes[0]] for shown, nodes in self.alike.items()}
         # In slots, as the check of the schedule counts: values come in the order of its list.
-        peaks = trace.plan.peak if slots else {node: max(size for _, size in memory[node]) for node in memory}
+        peaks = self.schedule.peak if slots else {node: max(size for _, size in memory[node]) for node in memory}
         self.peaks = {shown: peaks[nodes[0]] for shown, nodes in self.alike.items()}
         self.limits = {shown: limits[nodes[0]] for shown, nodes in self.alike.items() if nodes[0] in limits}
         self.peak = max([1, *self.peaks.values(), *self.limits.values()])
@@ -98,15 +99,15 @@ class Lanes:
         if not any(block.end > block.start for block in self.tasks):
             return ""
         share = 100 * self.trace.bubble(relative)
-        share = f"{share:.3g}" if share < 999.5 else f"{share:,.0f}".replace(",", "\u202f")
-        return text("lanes.ideal" if relative else "lanes.bubble", share=share)
+        shown = f"{share:.3g}" if share < 999.5 else f"{share:,.0f}".replace(",", "\u202f")
+        return text("lanes.ideal" if relative else "lanes.bubble", share=shown)
 
     def working(self) -> list[tuple[float, int]]:
         """Return (time, how many devices more, or less, compute from then on), in order."""
         counts = [len(nodes) for nodes in self.alike.values()]
         return sorted((time, way * counts[b.row]) for b in self.tasks for time, way in ((b.start, 1), (b.end, -1)))
 
-    def memory_at(self, node: str, at: float | None) -> int:
+    def memory_at(self, node: str, at: float | None) -> Size:
         """Return the bytes on a node at a moment; without one, its peak."""
         if at is None:
             return self.peaks[node]
@@ -120,7 +121,7 @@ class Lanes:
     def lanes(self, at: float | None = None, **place: object) -> str:
         """Draw the lanes, with a play-head if there is a moment."""
         solid: dict[int, list[str]] = {}
-        pale: dict[str, list[str]] = {}
+        pale: dict[float, list[str]] = {}
         parts = [tag("rect", width=WIDE, height=self.height, **area("paper")), self._idle()]
         for block, top, high in self._placed():
             x, w = self.spot(block)
@@ -200,9 +201,9 @@ class Lanes:
         place |= {"visibility": "hidden"} if self.peak == 1 else {}  # in no run anything is held
         return tag("svg", "".join(parts), class_="d2-scene d2-gauges", viewBox=view, overflow="visible", **place)
 
-    def long(self, size: float) -> float:
+    def long(self, size: Size) -> float:
         """Return the length of a memory bar."""
-        return GAUGE * size / self.peak
+        return float(GAUGE * size / self.peak)
 
     def letters(self) -> list[tuple[Block, str, str, int]]:
         """Return (block, its label, the shortest one, the number in :data:`ON` of the color that is legible on it).
@@ -227,10 +228,16 @@ def source(trace: Trace) -> list[str]:
     return origin + [spoken(trace.topology)] * (trace.topology.name != "pairs")
 
 
-def _of(size: float, limit: float) -> str:
+def _of(size: Size, limit: Size) -> str:
     """Return bytes and their limit, with their unit once if it is the same."""
     (number, unit), whole = show_size(size).split(" "), show_size(limit)
     return f"{show_number(float(number), 3)}/{whole}" if whole.split(" ")[1] == unit else f"{number} {unit}/{whole}"
+
+
+def _schedule_of(trace: Trace) -> Schedule:
+    if not isinstance(trace.plan, Schedule):
+        raise TypeError("the trace of a plan is drawn as a Scene")
+    return trace.plan
 
 
 def _hues(schedule: Schedule) -> dict[object, int]:
@@ -250,16 +257,16 @@ def _meaning(schedule: Schedule) -> str:
     return "operators" if len(_hues(schedule)) > 1 else ""
 
 
-def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
+def _blocks(trace: Trace, schedule: Schedule, hues: Mapping[object, int]) -> list[Block]:
     """Return everything that is drawn in the lanes."""
-    schedule, rows = trace.plan, {node: i for i, node in enumerate(trace.plan.nodes)}
+    rows = {node: i for i, node in enumerate(schedule.nodes)}
     makers = {name: task for task in schedule.tasks for name, _ in made_by(task)}
     labels, blocks = schedule.labels, []
     for event in trace.events:
         act = schedule.acts[event.step - 1]
-        task = act if isinstance(act, Task) else makers.get(_value(act))
+        task = act if isinstance(act, Task) else makers.get(act.value if isinstance(act, Collective) else act.key)
         name = "U" if event.kind == "update" else task.name if task else ""
-        hue = hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
+        hue = hues.get(task.of if task.batch is None else task.batch, -1) if task and name in PALE else -1
         if isinstance(act, Task):
             label, title = labels[act], str(act)
         elif event.kind == "update":
@@ -288,11 +295,6 @@ def _merged(blocks: list[Block], kept: Mapping[str, object]) -> tuple[dict[str, 
     return shown, [block._replace(row=first[block.row]) for block in blocks if block.row in first]
 
 
-def _value(act: object) -> str:
-    """Return the value that a message carries."""
-    return act.value if isinstance(act, Collective) else act.key
-
-
 def on(hue: int, name: str) -> int:
     """Return the number in :data:`ON` of the letters that are legible on a task, in both themes."""
     if hue < 0:
@@ -311,7 +313,7 @@ def on(hue: int, name: str) -> int:
 def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
     """Return (mark, meaning) for all that the ``scenes`` show; a mark is a piece of SVG of 26 × 16."""
     names = {block.name for scene in scenes for block in scene.tasks}
-    hues = {_meaning(scene.trace.plan) for scene in scenes}
+    hues = {_meaning(scene.schedule) for scene in scenes}
 
     def task(name: str, hue: int = 0) -> str:
         look = worker(hue) if name in PALE else area(PLAIN.get(name, "soft"))

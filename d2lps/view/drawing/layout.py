@@ -361,7 +361,7 @@ def place_boxes(tree: Hierarchy, participants: Participants, widest: float) -> d
     room = math.ceil(span)
     least = 40.0 if tree.tops and room <= 16 else 30.0  # within a host "gpu0" and "cpu" must stay legible
     width = min(widest, 104.0 if room <= 5 else 86.0 if room <= 7 else max(least, min(70.0, WIDEST / room - 20)))
-    gap = 14 if width > 80 else 20 if width > 40 else 12
+    gap = 14.0 if width > 80 else 20.0 if width > 40 else 12.0
     if any(map(tree.staggered, tree.bars)):  # the lanes of the second row pass between two boxes of the first
         width, gap = min(width, max(30.0, WIDEST // room - PASSAGE)), PASSAGE
     pitch = width + gap
@@ -398,12 +398,12 @@ def place_boxes(tree: Hierarchy, participants: Participants, widest: float) -> d
             put(child, x, y)
             x += broad(child)
 
-    gap = 0 if not above else DROP if root else _drop(len(above) * len(tree.below[root]))
-    left, top = max(0.0, (span * pitch - broad(root)) / 2), high(above) + gap
+    drop = 0 if not above else DROP if root else _drop(len(above) * len(tree.below[root]))
+    left, top = max(0.0, (span * pitch - broad(root)) / 2), high(above) + drop
     put(root, left, top)
     middle = left + broad(root) / 2
     across = pitch + (EDGE if tree.tops else 0)
-    line(above, middle, top - gap - high(above), across if root else pitch * min(1.7, span / len(above)))
+    line(above, middle, top - drop - high(above), across if root else pitch * min(1.7, span / len(above)))
     if root in tree.bars:
         breadth = max(span * pitch, broad(root), len(above) * across) + 2 * ENDS
         boxes[root] = Box(middle - breadth / 2, top, breadth, BAR)
@@ -581,16 +581,19 @@ def arrange(
     lane is as wide as its load.
     """
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
-    hosts, tree = {}, None
+    hosts: dict[str, Box] = {}
+    bars: frozenset[str] = frozenset()
+    faint: frozenset[str] = frozenset()
+    tree = None if loads is not None else hierarchy(topology, participants)
     if loads is not None:
-        boxes, bars, faint = tiers(topology, participants), frozenset(), frozenset()
-    elif tree := hierarchy(topology, participants):
-        boxes, bars, faint = place_boxes(tree, participants, widest), tree.bars, frozenset()
+        boxes = tiers(topology, participants)
+    elif tree:
+        boxes, bars = place_boxes(tree, participants, widest), tree.bars
         if tree.tops:
             joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
             hosts = enclosed(boxes, joining, tree.above)
     else:
-        boxes, bars, faint = circle(topology, participants), frozenset(), frozenset(participants.inner(topology))
+        boxes, faint = circle(topology, participants), frozenset(participants.inner(topology))
     every = [*boxes.values(), *hosts.values()]
     if loads is not None:  # room for the numbers beside the lanes
         left, right = min(box.x for box in every), max(box.x + box.w for box in every)
@@ -603,7 +606,7 @@ def arrange(
     height = max(box.y + box.h for box in every) - top + 2 * MARGIN
     if loads is not None:
         apart = 10.0
-    elif bars:
+    elif tree and bars:
         passages = any(map(tree.staggered, bars))
         apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
     else:

@@ -20,10 +20,11 @@ WIDE, HIGH = 26.0, 16.0  # the size of a mark
 LINE = 17.0
 
 
-def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
-    """Return (mark, meaning) for all that the ``scenes`` ever show; a mark is a piece of SVG of 26 × 16."""
-    if scenes and isinstance(scenes[0], lanes.Lanes):
-        return lanes.marks(scenes)
+def marks(shown: Sequence[Scene | lanes.Lanes]) -> list[tuple[str, str]]:
+    """Return (mark, meaning) for all that is ever ``shown``; a mark is a piece of SVG of 26 × 16."""
+    if tables := [scene for scene in shown if isinstance(scene, lanes.Lanes)]:
+        return lanes.marks(tables)
+    scenes = [scene for scene in shown if isinstance(scene, Scene)]
     looks = [look for scene in scenes for look in scene.motion.looks if look.who]
     messages = [message for scene in scenes for message in scene.motion.messages]
     updates = [event for scene in scenes for event in scene.trace.events if event.kind == "update"]
@@ -33,7 +34,7 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     }
     senders = {scene.motion.color(m.src) for scene in scenes for m in scene.motion.messages}
     folded = any(scene.layout.widths for scene in scenes)
-    added = any(each.op == "add" for scene in scenes for step in scene.trace.plan.steps for each in sends(step))
+    added = any(each.op == "add" for scene in scenes for step in scene.plan.steps for each in sends(step))
     entries = {
         "worker": (looks and added, _cell()),
         "sender": (looks and not added, _cell()),
@@ -105,7 +106,7 @@ def _lane(color: str, state: str, width: float) -> str:
 
 
 def draw_legend(
-    scenes: Sequence[Scene], x: float, y: float, room: float, letter: float, columns: int = 1
+    scenes: Sequence[Scene | lanes.Lanes], x: float, y: float, room: float, letter: float, columns: int = 1
 ) -> tuple[str, float]:
     """Return the legend from (x, y) on, at most ``room`` broad, and its height; ``letter`` is the width of a letter."""
     return draw_entries(marks(scenes), x, y, room, letter, columns)

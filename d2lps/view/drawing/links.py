@@ -83,11 +83,9 @@ def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") 
     width, length = 1.0 if faint else width, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
     color = "edge" if faint and state in (IDLE, LINK) else COLORS[state]
     thick = width * (1.0 if (own and state != IDLE) or (state == IDLE and (fine or faint)) else BROAD[state])
-    look = stroke("lane", thick, color)
-    look["class_"] += " d2-load" if own else ""
-    if fine or faint:
-        look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
-    elif state in (IDLE, GONE):
+    kinds = [" d2-load"] * bool(own) + [" d2-thin"] * (fine or faint) + [" d2-faint"] * faint
+    look = stroke("lane", thick, color) | {"class_": f"d2-lane{''.join(kinds)}"}
+    if not (fine or faint) and state in (IDLE, GONE):
         look["stroke_dasharray"] = "5 3"
     # A line ends where its head begins; it would blot the head otherwise.
     half, part = min(4.5, max(3.2, width * 0.85 * count + 1.4)), max(0.5, 1 - 8 / length)
@@ -134,7 +132,8 @@ def rates(topology: Topology, layout: Layout) -> str:
     for link in topology.links:
         if not math.isinf(link.capacity):
             alike.setdefault((link.bandwidth, link.count), []).append(link)
-    parts, taken = [], []
+    parts: list[str] = []
+    taken: list[Box] = []
     for links in sorted(alike.values(), key=len):  # small groups come first, since they leave no choice
         sentence = _rate(links[0])
         pairs = {_once(topology, layout, link): link for link in reversed(links)}  # one of the two directions

@@ -25,10 +25,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from d2lps.plan.acts import PlanError
 from d2lps.plan.checking import Holding, Holdings, complete, replay
+from d2lps.plan.plan import Plan
+from d2lps.schedule import Schedule
 from d2lps.trace import Event, Trace
 from d2lps.view.drawing.layout import Layout
 from d2lps.view.drawing.svg import Point
@@ -67,6 +69,15 @@ class Change(NamedTuple):
     place: int
     before: int
     after: int
+
+
+class Timed(Protocol):
+    """Whatever begins and ends."""
+
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -139,9 +150,16 @@ def replayed(state, changes: tuple[Change, ...], time: float):
     return state
 
 
+def plan_of(trace: Trace) -> Plan:
+    """Return the plan of a trace; that of a schedule has no motion, but is a table of lanes."""
+    if isinstance(trace.plan, Schedule):
+        raise TypeError("the trace of a schedule is drawn as Lanes")
+    return trace.plan
+
+
 def follow(trace: Trace) -> Motion:
     """Return the motion of ``trace``. A broken plan is followed up to the step that breaks it."""
-    plan = trace.plan
+    plan = plan_of(trace)
     holders = {node for node, _ in plan.holds}
     contributors = tuple(node for node in plan.nodes if node in holders)
     number = {node: i for i, node in enumerate(contributors)}
@@ -173,7 +191,9 @@ def follow(trace: Trace) -> Motion:
         if event.kind == "gone":
             dead.setdefault(event.dst, []).append((event.start, event.end if event.end < trace.duration else inf))
     first = tuple(look(key, have.get((node, key))) for node, key in place)
-    messages, changes, reached = [], [], {}
+    messages: list[Message] = []
+    changes: list[Change] = []
+    reached: dict[tuple[str, str], float] = {}
 
     def change(cell: tuple[str, str], time: float, now: Holding) -> None:
         # A cell goes through its steps in order, even if the clocks of several hosts disagree.
@@ -205,7 +225,10 @@ def follow(trace: Trace) -> Motion:
             change((event.src, event.key), event.start, arrived)
         added = Holding(present.who | arrived.who, present.updated) if present and event.op == "add" else arrived
         change(cell, event.end, added)
-    occupied, crowd, work, gone = trace.occupied(), [], [], []
+    occupied = trace.occupied()
+    crowd: list[Change] = []
+    work: list[Change] = []
+    gone: list[Change] = []
     for i, (resource, events) in enumerate(occupied.items()):
         # On a place without a limit messages do not delay each other.
         crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
@@ -213,9 +236,9 @@ def follow(trace: Trace) -> Motion:
         work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
         deaths = [e for e in trace.events if e.kind == "gone" and e.dst == node]
         gone += [turn for turn in _counts(deaths, i, 1) if turn.time < trace.duration]
-    changes, crowd, work, gone = (tuple(sorted(rows, key=lambda c: c.time)) for rows in (changes, crowd, work, gone))
-    messages = tuple(sorted(messages, key=lambda m: m.start))
-    return Motion(contributors, number, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
+    rows = [tuple(sorted(each, key=lambda change: change.time)) for each in (changes, crowd, work, gone)]
+    messages.sort(key=lambda message: message.start)
+    return Motion(contributors, number, tuple(looks), first, rows[0], tuple(messages), tuple(occupied), *rows[1:])
 
 
 def _counts(events: list[Event], place: int, limit: int) -> Iterator[Change]:
@@ -285,7 +308,7 @@ def paths(trace: Trace, layout: Layout, motion: Motion, widths: Sequence[float])
     return every
 
 
-def seats(messages: Sequence[Message]) -> list[tuple[int, int]]:
+def seats(messages: Sequence[Timed]) -> list[tuple[int, int]]:
     """Return for each message its seat, and the number of seats of its crowd.
 
     Messages under way at the same time have different seats. A crowd is a set of messages that overlap in time,

@@ -6,7 +6,7 @@ from itertools import groupby
 from d2lps.trace import Trace
 from d2lps.view.drawing.layout import KEY, LABEL, PAD, Box, Layout, arrange, host, host_boxes
 from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
-from d2lps.view.drawing.motion import TILE, Look, MessagePath, Motion, follow, paths
+from d2lps.view.drawing.motion import TILE, Look, MessagePath, Motion, follow, paths, plan_of
 from d2lps.view.drawing.svg import (
     area,
     block,
@@ -37,8 +37,8 @@ class Scene:
     """
 
     def __init__(self, trace: Trace, widest: float = 104.0):
-        self.trace = trace
-        self.layout: Layout = arrange(trace.topology, trace.plan, widest, getattr(trace, "loads", None))
+        self.trace, self.plan = trace, plan_of(trace)
+        self.layout: Layout = arrange(trace.topology, self.plan, widest, getattr(trace, "loads", None))
         self.motion: Motion = follow(trace)
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height
@@ -175,7 +175,7 @@ class Scene:
         return "".join(self._filled(edges[run[0]], edges[run[-1] + 1]) for run in runs)
 
     def _tiles(self, at: float) -> str:
-        keys, parts = list(self.trace.plan.share), []
+        keys, parts = list(self.plan.share), []
         for i, m in enumerate(self.motion.messages):
             if m.start <= at < m.end:
                 x, y, grown = self.paths[i].at((at - m.start) / (m.end - m.start))

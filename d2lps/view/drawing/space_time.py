@@ -93,7 +93,7 @@ def bands(net: Network, start: float, end: float) -> list[Band]:
 
 def messages(net: Network, start: float, end: float) -> list[Delivery]:
     """Return the messages that are under way between ``start`` and ``end``, or get lost then."""
-    started = (each for each in net.deliveries if each.start < end)
+    started = (each for each in net.deliveries or () if each.start < end)
     return [each for each in started if (each.start >= start if each.end is None else each.end > start)]
 
 
@@ -128,7 +128,7 @@ class _Sheet:
         self.bottom = TOP + self.row * (len(self.rows) - 1) + TALL
         # Numbered over the whole record: a kind looks the same in each picture of it.
         shown = {kind(each.message) for each in self.sent}
-        kinds = dict.fromkeys(kind(each.message) for each in net.deliveries)
+        kinds = dict.fromkeys(kind(each.message) for each in net.deliveries or ())
         self.kinds = {name: i for i, name in enumerate(kinds) if name in shown}
         self.dead: dict[Hashable, list[Band]] = {}
         for band in self.bands:
@@ -247,10 +247,9 @@ def _band(sheet: _Sheet, band: Band) -> Iterator[str]:
             color, over = ("paper", " d2-on") if band.look == "solid" else ("ink", "")
             color, over = ("soft", " d2-over") if band.look == "crashed" else (color, over)
             over = " d2-over" if band.look == "paused" else over
-            look = {"class_": f"d2-note d2-{color}{over}"}
             crossed = band.look == "crashed" and band.start > sheet.start  # the word stands beside the cross
-            place = (x + 14, y + 16, "note", color, None) if crossed else (x + wide / 2, y + 16, "note", color)
-            yield words(shown, *place, **look)
+            middle, anchor = (x + 14, None) if crossed else (x + wide / 2, "middle")
+            yield words(shown, middle, y + 16, "note", color, anchor, class_=f"d2-note d2-{color}{over}")
             return
 
 

@@ -7,8 +7,8 @@ The whole picture of a trace at a moment: words, the scene, the timeline with th
 A sentence for those who do not see the picture.
 """
 
-import re
 from collections.abc import Sequence
+from typing import Any
 
 from d2lps.messages import text
 from d2lps.trace import Trace
@@ -17,7 +17,7 @@ from d2lps.view.drawing.lanes import GAUGE, LOOKS, WIDE, Lanes, source
 from d2lps.view.drawing.layout import host
 from d2lps.view.drawing.legend import draw_legend
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.svg import SIZES, area, corners, escape, letters, num, page, root, short, tag, words
+from d2lps.view.drawing.svg import SIZES, area, corners, escape, letters, num, page, root, short, size, tag, words
 from d2lps.view.drawing.theme import LIGHT, STYLE
 from d2lps.view.drawing.timeline import mortal, step_runs, timeline
 from d2lps.view.drawing.traffic import awaited, place_name, reason
@@ -67,10 +67,10 @@ def lanes_still(
     scene: Lanes,
     name: str = "",
     at: float | None = None,
-    explained: Sequence[Lanes] | None = None,
+    explained: Sequence[Scene | Lanes] | None = None,
     heading: str | None = None,
     beside: Sequence[Lanes] = (),
-    **more: object,
+    **more: Any,
 ) -> str:
     """Draw ``scene`` as one SVG, at a moment or as a whole: see :func:`d2lps.view.drawing.still.still`."""
     names = max(len(node) for each in (scene, *beside) for node in each.nodes)
@@ -94,8 +94,8 @@ def lanes_still(
     parts += _axis(scene, at, left, long, room, bottom + 14)
     legend, high = draw_legend([scene] if explained is None else explained, 14, bottom + 28, BREADTH - 28, 8.2, 2)
     title = " · ".join(filter(None, [scene.heading(), scene.bubble()]))
-    size = bottom + 24 + (high + 8 if high else 0)
-    return page(title, BREADTH, size, *parts, legend, looks=STYLE + LOOKS, **more)
+    height = bottom + 24 + (high + 8 if high else 0)
+    return page(title, BREADTH, height, *parts, legend, looks=STYLE + LOOKS, **more)
 
 
 def _cells(scene: Lanes, left: float, long: float) -> list[str]:
@@ -145,8 +145,8 @@ def state(scene: Scene, at: float) -> tuple[str, str, str]:
         return full, loss, ""
     if decides < 0:
         return full, "", "" if awaited(load, duration) else reason(load, duration)[1]
-    size = show_size(round(sum(load.backlogs_at(at)[decides].values())))
-    return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size), ""
+    left = show_size(round(sum(load.backlogs_at(at)[decides].values())))
+    return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=left), ""
 
 
 def breadth(scene: "Scene | Lanes") -> float:
@@ -158,10 +158,10 @@ def still(
     scene: "Scene | Lanes",
     name: str = "",
     at: float | None = None,
-    explained: Sequence[Scene] | None = None,
+    explained: Sequence[Scene | Lanes] | None = None,
     heading: str | None = None,
-    beside: "Sequence[Scene] | Sequence[Lanes]" = (),
-    **more: object,
+    beside: Sequence[Scene | Lanes] = (),
+    **more: Any,
 ) -> str:
     """Draw ``scene`` at a moment as one SVG with a legend for all scenes in ``explained``.
 
@@ -169,7 +169,8 @@ def still(
     the scenes ``beside`` it. ``more`` are attributes of the whole picture.
     """
     if isinstance(scene, Lanes):
-        return lanes_still(scene, name, at, explained, heading, beside, **more)
+        tables = [each for each in beside if isinstance(each, Lanes)]
+        return lanes_still(scene, name, at, explained, heading, tables, **more)
     trace, (_, _, width, height) = scene.trace, scene.view
     named = [node for each in (scene, *beside) for node in each.trace.plan.nodes]
     names = max((len(node) for node in named if host(node)), default=0)  # cut, they would be the same
@@ -240,7 +241,7 @@ def _arrows(x: float, y: float, row: float) -> str:
 
 def stacked(stills: list[str], columns: int = 1) -> str:
     """Return several stills below each other, or in rows of so many, as one SVG."""
-    sizes = [tuple(map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', still).groups())) for still in stills]
+    sizes = [size(still) for still in stills]
     parts, x, y, width = [], 0.0, 0.0, 0.0
     for i, (picture, (wide, high)) in enumerate(zip(stills, sizes, strict=True), 1):
         # A picture inside another one has no CSS size, so its height is an attribute.
@@ -282,7 +283,7 @@ def _of_lanes(scene: Lanes, what: str) -> str:
     works = dict.fromkeys(range(len(scene.nodes)), 0.0)
     for task in scene.tasks:
         works[task.row] += task.end - task.start
-    rests, fullest = min(works, key=works.get), max(scene.peaks, key=scene.peaks.get)
+    rests, fullest = min(works, key=works.__getitem__), max(scene.peaks, key=scene.peaks.__getitem__)
     even = max(works.values()) - works[rests] <= 0.01 * scene.duration
     why = text("described.even") if even else text("described.rests", node=scene.nodes[rests])
     time = f"{round(scene.duration)}" if scene.slots else show_seconds(scene.duration)

@@ -10,7 +10,6 @@ The shapes from which chapters build their figures: a sheet of paper, boxes, wor
 
 import html
 import math
-import re
 from collections.abc import Iterable
 
 from d2lps.view.drawing.theme import COLORS, LIGHT, STYLE, THIN
@@ -22,7 +21,7 @@ Point = tuple[float, float]
 Line = tuple[Point, Point]
 
 
-def tag(name: str, inside: str | None = None, **attributes: object) -> str:
+def tag(name: str, inside: str | None = None, /, **attributes: object) -> str:
     """Return an element; ``class_`` becomes ``class``, ``font_size`` ``font-size``; attributes of None are omitted."""
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-") if key != "viewBox" else key}="{_value(value)}"'
@@ -46,10 +45,16 @@ def root(inside: str, width: float, height: float, class_: str = "d2lps d2-still
 
 def legible(svg: str) -> str:
     """Return a still as HTML: inside the page it follows the page's theme, and scrolls where it would be illegible."""
-    least = round(LEAST * float(re.search(r'viewBox="0 0 (\S+)', svg)[1]))
+    least = round(LEAST * size(svg)[0])
     if least <= NARROW:
         return f"<div>{svg}</div>"
     return f'<div style="{SCROLLS}" tabindex="0"><div style="min-width:{least}px">{svg}</div></div>'
+
+
+def size(svg: str) -> tuple[float, float]:
+    """Return the width and the height of a picture."""
+    width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
+    return float(width), float(height)
 
 
 def _value(value: object) -> str:
@@ -102,7 +107,7 @@ EDGED = {"box": ("box", "edge"), "bar": ("box", "edge"), "tile": ("well", "busy"
 def area(name: str, width: float | None = None, color: str | None = None) -> dict[str, object]:
     """Return the attributes of a filled shape in a color of the theme, with an edge if it has one."""
     fill, edge = EDGED.get(name, (name, None))
-    look = {"class_": f"d2-{name}", "fill": LIGHT[fill]}
+    look: dict[str, object] = {"class_": f"d2-{name}", "fill": LIGHT[fill]}
     return look | {"stroke": LIGHT[color or edge], "stroke_width": width} if edge else look
 
 
@@ -156,9 +161,9 @@ def beside(line: Line, offset: float) -> Line:
     return (ax + dx, ay + dy), (bx + dx, by + dy)
 
 
-def block(box, rx: float = 8, **look: object) -> str:
+def block(box, /, **look: object) -> str:
     """Draw a :class:`~d2lps.view.drawing.layout.Box`."""
-    return tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=rx, **look)
+    return tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, **{"rx": 8} | look)
 
 
 def line(a: Point, b: Point) -> str:

@@ -21,7 +21,7 @@ def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: 
     nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
     height, parts = TALL * len(nodes), []
     runs = step_runs(trace)
-    for (number, *_), (start, end) in zip(runs, _alone([span for _, *span in runs]), strict=True):
+    for (number, *_), (start, end) in zip(runs, _alone([(start, end) for _, start, end in runs]), strict=True):
         if number % 2 and start < end:
             span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
             parts.append(tag("rect", **span, height=height, **area("band")))
@@ -50,10 +50,11 @@ def step_runs(trace: Trace) -> list[tuple[int, float, float]]:
     if not mortal(trace):
         return spans
     sent = [event for event in trace.events if event.kind != "gone"]
-    runs = []
+    runs: list[tuple[int, float, float]] = []
     for number in range(1, trace.steps + 1):
         parts: list[list[Event]] = []
-        until, seen = 0.0, set()
+        until = 0.0
+        seen: set[tuple[str, str]] = set()
         for event in sorted((event for event in sent if event.step == number), key=lambda event: event.start):
             apart = event.start > until and any(
                 until <= (other.end if other.kind == "gone" else other.start) and other.end <= event.start
@@ -65,14 +66,14 @@ def step_runs(trace: Trace) -> list[tuple[int, float, float]]:
             parts[-1].append(event)
             until = max(until, event.end)
         for part in parts:
-            span = [number, min(event.start for event in part), max(event.end for event in part)]
+            start, end = min(event.start for event in part), max(event.end for event in part)
             added = {(event.src, event.key) for event in part if event.op == "add"}
             if part is parts[0] or added & seen:
-                runs.append(span)
+                runs.append((number, start, end))
             elif added:
-                runs[-1][2] = span[2]
+                runs[-1] = (*runs[-1][:2], end)
             seen |= added
-    return sorted((tuple(run) for run in runs), key=lambda run: run[1])
+    return sorted(runs, key=lambda run: run[1])
 
 
 def mortal(trace: Trace) -> bool:

@@ -110,8 +110,7 @@ def traffic(trace: Trace, motion: Motion) -> Traffic:
     capacity = [trace.topology.capacity(resource) for resource in motion.sharing]
     steps = [_sums(messages) for messages in users]
     peak = max((left for sums in steps for *_, left in sums), default=0.0)
-    links = [i for i, resource in enumerate(motion.sharing) if isinstance(resource, Link)]
-    full = _full({i: steps[i] for i in links}, capacity)
+    full = _full({i: steps[i] for i, resource in enumerate(motion.sharing) if isinstance(resource, Link)}, capacity)
     deciding = _deciding(trace, motion, dict(zip(motion.messages, places, strict=True)), users, capacity)
     states = _states(motion, full, deciding, trace.plan.nodes)
     links = 0 if trace.measured else len(trace.topology.links)
@@ -285,10 +284,10 @@ def reason(load: Traffic, duration: float) -> tuple[str, str]:
     average = text("draw.mean-full", full=shown, links=load.links) if load.links else ""
     names = [place_name(place) for place in awaited(load, duration)]
     if not names:
-        held = defaultdict(float)
+        held: dict[int, float] = defaultdict(float)
         for place, seconds in _decisions(load, duration):
             held[place] += seconds
-        longest = max(held, key=held.get)
+        longest = max(held, key=held.__getitem__)
         if longest < -1 and held[longest] >= MOST * duration:
             return average, text("draw.tied", count=-longest)
         return average, text("draw.spread") if _decided(load, duration) <= (1 - MOST) * duration else ""
@@ -424,7 +423,7 @@ def backlogs(layout: Layout, load: Traffic, at: float, peak: float, level: int) 
         parts.append(tag("g", "".join(bars), class_="d2-tank", transform=place.where))
         x, y, anchor = place.words
         shown = bool(left) and (level > 0 or i == decides)
-        look = {"font_weight": 700, "class_": "d2-note d2-left d2-ink", "display": None if shown else "none"}
-        size = show_size(round(sum(left.values())))
-        parts.append(words(size.split(" ")[0] if level == 1 else size, x, y, "note", "ink", anchor, **look))
+        bold = {"font_weight": 700, "class_": "d2-note d2-left d2-ink", "display": None if shown else "none"}
+        total = show_size(round(sum(left.values())))
+        parts.append(words(total.split(" ")[0] if level == 1 else total, x, y, "note", "ink", anchor, **bold))
     return "".join(parts)

@@ -63,7 +63,8 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     scenes = staged(traces)
     if zoom:  # each picture has the sheet for itself
         for scene in scenes:
-            scene.view = 0.0, 0.0, scene.layout.width, scene.layout.height
+            if isinstance(scene, Scene):
+                scene.view = 0.0, 0.0, scene.layout.width, scene.layout.height
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
@@ -90,7 +91,7 @@ def staged(traces: Sequence[Trace]) -> "list[Scene] | list[Lanes]":
 ALONE, BESIDE = 0.95, 0.76  # scales on paper: words of at least 6 pt, and two pictures of a race abreast on A4
 
 
-def stills(page: dict, scenes: "Sequence[Scene] | Sequence[Lanes]") -> list[str]:
+def stills(page: dict, scenes: Sequence[Scene | Lanes]) -> list[str]:
     """Return the picture of each run of a page; the :func:`sheet` has their legend and common words."""
     part = BESIDE if scenes[1:] else ALONE
     return [
@@ -120,7 +121,8 @@ def sheet(page: dict, stills: Sequence[str]) -> str:
 def has_front_end() -> bool:
     """Return False if a program runs the notebook, such as ``nbconvert --execute``: it can answer no ``input()``."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    parent = shell.kernel.get_parent() if hasattr(shell, "kernel") else None
+    kernel = getattr(shell, "kernel", None)
+    parent = kernel.get_parent() if kernel else None
     return ((parent or {}).get("content") or {}).get("allow_stdin", True)
 
 
@@ -136,7 +138,7 @@ class Player(AnyWidget):
     _css = LOOKS
     data = Dict().tag(sync=True)
 
-    def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = "", zoom: bool = False):
+    def __init__(self, scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", zoom: bool = False):
         self._scenes, self._names, self._name, self._zoom = scenes, names, name, zoom
         self._cache: dict[str, tuple[dict, list[str]]] = {}
         # The widget itself has one reader, so its language is fixed now.

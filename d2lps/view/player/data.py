@@ -48,15 +48,18 @@ def _lanes_words() -> dict[str, str]:
     }
 
 
-def page(scenes: "Sequence[Scene] | Sequence[Lanes]", names: Sequence[str], name: str = "", zoom: bool = False) -> dict:
+def page(scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", zoom: bool = False) -> dict:
     """Return the data that move the pictures. Words that are the same for all runs are above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
     lanes = isinstance(scenes[0], Lanes)
-    runs = [(_lanes if lanes else _run)(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
+    runs = [
+        _lanes(scene, name, longest) if isinstance(scene, Lanes) else _run(scene, name, longest)
+        for scene, name in zip(scenes, names, strict=True)
+    ]
     order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = _finish(run, order)
-    unit, words = _unit(scenes[0].peak), _lanes_words() if lanes else {}
+    unit, words = _unit(float(scenes[0].peak)), _lanes_words() if lanes else {}
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
@@ -104,7 +107,7 @@ def _unit(peak: float) -> tuple[str, float]:
 
 def _run(scene: Scene, name: str, longest: float) -> dict:
     trace, motion, load = scene.trace, scene.motion, scene.load
-    keys = {key: i for i, key in enumerate(trace.plan.share)}
+    keys = {key: i for i, key in enumerate(scene.plan.share)}
 
     @cache
     def tick(time: float) -> int:
@@ -171,9 +174,11 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
 
 
 # What the picture of a plan's trace has, and a table of lanes has not.
-WITHOUT = dict.fromkeys(("first", "changes", "work", "gone", "routes", "messages", "keys", "ways", "sizes"), [])
-WITHOUT |= dict.fromkeys(("levels", "looks", "growth", "colors", "places", "states", "deciding", "labels"), [])
-WITHOUT |= {"cell": [[], [], []], "tile": [], "reach": 1, "workers": 0, "long": 1, "label_level": 0, "awaited": False}
+WITHOUT = {
+    **{name: [] for name in "first changes work gone routes messages keys ways sizes levels looks growth".split()},
+    **{name: [] for name in "colors places states deciding labels".split()},
+    **{"cell": [[], [], []], "tile": [], "reach": 1, "workers": 0, "long": 1, "label_level": 0, "awaited": False},
+}
 
 
 def _lanes(scene: Lanes, name: str, longest: float) -> dict:
