@@ -38,6 +38,18 @@ FEW = {
     "nbytes": tuple(size(nbytes) for nbytes in ("640 MB", "16 MB")),
 }
 
+# Of the race with which the course begins.
+WAYS = {"GPU 0": lambda gpus: aggregate_at(gpus, gpus[0]), "shards": lambda gpus: sharded(gpus), "ring": ring}
+RATE, NVLINK, LATENCY = "12.5 GB/s", "50 GB/s", "0.2 us"
+LINKS: dict[str, Callable[[int], Topology]] = {
+    "one-switch": lambda gpus: pcie_server(gpus, RATE, LATENCY),
+    "two-switches": lambda gpus: pcie_server(gpus, RATE, LATENCY, switches=2),
+    "nvlink-ring": lambda gpus: pcie_server(gpus, RATE, LATENCY, nvlink=NVLINK),
+}
+BYTES = tuple(map(size, ("40 kB", "1 MB", "200 MB", "1 GB")))
+SCENES: dict[tuple, tuple] = {}
+ALIKE = 1.005  # times that differ by less are one result
+
 
 def explore(
     strategies: "Mapping[str, Callable[..., Plan]] | None" = None,
@@ -300,18 +312,6 @@ def _takes_chunks(function: Callable) -> bool:
 
 
 # ---- the race with which the course begins: three ways to add up gradients
-
-
-WAYS = {"GPU 0": lambda gpus: aggregate_at(gpus, gpus[0]), "shards": lambda gpus: sharded(gpus), "ring": ring}
-RATE, NVLINK, LATENCY = "12.5 GB/s", "50 GB/s", "0.2 us"
-LINKS: dict[str, Callable[[int], Topology]] = {
-    "one-switch": lambda gpus: pcie_server(gpus, RATE, LATENCY),
-    "two-switches": lambda gpus: pcie_server(gpus, RATE, LATENCY, switches=2),
-    "nvlink-ring": lambda gpus: pcie_server(gpus, RATE, LATENCY, nvlink=NVLINK),
-}
-BYTES = tuple(map(size, ("40 kB", "1 MB", "200 MB", "1 GB")))
-SCENES: dict[tuple, tuple] = {}
-ALIKE = 1.005  # times that differ by less are one result
 
 
 class FirstRace(Exploration):

@@ -19,6 +19,8 @@ from html import escape
 from d2lps.messages import LANGUAGES, choose_all, counted, html_language, language, only, text, unmarked
 
 MOST_NODES, MOST_EVENTS = 64, 2000  # larger ones would take too long: their ``repr`` is shown
+AFTER, EVERY = 2.0, 0.5  # seconds until a slow cell gets its line, and between two changes of it
+KEY = "d2lps"  # in the metadata of an output: language → its forms
 
 
 class Late:
@@ -104,9 +106,6 @@ FORMS: dict[tuple[str, str], Callable] = {
 # ---- the line below a slow cell: how long it has been running, and its progress
 
 
-AFTER, EVERY = 2.0, 0.5  # seconds
-
-
 class Working:
     """A line below the cell that runs, in a thread of its own.
 
@@ -141,13 +140,13 @@ class Working:
 
         if done.wait(AFTER):
             return
-        handle = display(said(time.monotonic() - began), raw=True, display_id=True)
+        handle = display(progress_line(time.monotonic() - began), raw=True, display_id=True)
         while not done.wait(EVERY):
-            handle.update(said(time.monotonic() - began), raw=True)
+            handle.update(progress_line(time.monotonic() - began), raw=True)
         handle.update({"text/plain": "", "text/html": ""}, raw=True)
 
 
-def said(seconds: float) -> dict[str, str]:
+def progress_line(seconds: float) -> dict[str, str]:
     """Return the line after so many seconds, as text and HTML."""
     now = counted.reached
     if now is None or not now.of:
@@ -160,9 +159,6 @@ def said(seconds: float) -> dict[str, str]:
 
 
 # ---- a notebook that is executed once for the readers of all languages
-
-
-KEY = "d2lps"  # in the metadata of an output: language → its forms
 
 
 def speak_to_all() -> None:
