@@ -85,17 +85,11 @@ def both_ways_mistake(counts: Counts) -> str:
     n = len(counts.case.workers)
     if counts.over():
         uneven = len({counts.plan.share[key] for key in counts.keys}) > 1
-        return "whole-tensors" if len(counts.keys) < n else "uneven-chunks" if uneven else "differs"
-    up, down = Fraction(0), Fraction(0)
-    for step in counts.busy:
-        for (src, dst), part in counts.between(step).items():
-            by = (int(dst[3:]) - int(src[3:])) % n
-            up, down = up + part * (by == 1), down + part * (by == n - 1)
-    if not (up and down):
+        return "whole-tensors" if len(counts.keys) < n else "uneven" if uneven else "differs"
+    ways = {(int(dst[3:]) - int(src[3:])) % n for step in counts.busy for src, dst in counts.between(step)}
+    if not {1, n - 1} <= ways:
         return "one-way"
-    if len(counts.busy) > counts.case.steps:
-        return "one-after-another"
-    return "uneven-halves" if up != down else "uneven-chunks"
+    return "one-after-another" if len(counts.busy) > counts.case.steps else "uneven"
 
 
 # Few steps

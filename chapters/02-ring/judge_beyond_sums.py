@@ -136,7 +136,7 @@ def _mistake(case: ReductionCase, combine: Callable, got: float) -> tuple[str, d
     if got != got:
         return "minus-infinity", {}
     if got == float("inf"):
-        return "overflow", {}
+        return "out-of-range", {}
     a, b, c = 1.0, 2.0, 4.0
     for mistake, one, other in (
         ("not-commutative", put(a, b), put(b, a)),
@@ -145,7 +145,7 @@ def _mistake(case: ReductionCase, combine: Callable, got: float) -> tuple[str, d
         if abs(one - other) > 1e-4:
             return mistake, {"one": number_text(one), "other": number_text(other)}
     lost = float("-inf") in (put(a, b), put(-1000.0, -1000.0))  # of numbers, none of which is minus infinity
-    return "underflow" if lost else "other-reduction", {}
+    return "out-of-range" if lost else "other-reduction", {}
 
 
 def number_text(value: float) -> str:

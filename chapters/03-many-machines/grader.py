@@ -69,18 +69,8 @@ def require_one_crossing(counts: Counts) -> None:
     if most > enough:
         values = {"node": host, "got": size_text(most * NBYTES), "enough": size_text(enough * NBYTES)}
         values |= {"time": time_text(most * NBYTES / rate), "bound": time_text(enough * NBYTES / rate)}
-        raise failure(flat_mistake(counts, passed), f"card-{way}", case, counts.trace, **values)
-
-
-def flat_mistake(counts: Counts, passed: Mapping[tuple[str, str], Fraction]) -> str:
-    """Name the cause of a network card that passes too much."""
-    next_ones = defaultdict(set)
-    for step in counts.busy:
-        for src, dst in counts.between(step):
-            next_ones[src].add(dst)
-    if all(len(some) == 1 for some in next_ones.values()) and len(next_ones) == len(counts.case.workers):
-        return "flat-ring"
-    return "flat" if len(set(passed.values())) == 1 else "one-machine"
+        mistake = "flat" if len(set(passed.values())) == 1 else "one-machine"
+        raise failure(mistake, f"card-{way}", case, counts.trace, **values)
 
 
 def hierarchy_mistake(counts: Counts) -> str:

@@ -50,7 +50,7 @@ def judge(case: ServersCase, answer: Callable) -> ServersCase:
     if got <= 0:
         raise failure("todo", "no-servers-yet", case)
     if got % 1:
-        raise failure("not-whole", "not-whole", case, got=f"{got:g}")
+        raise failure("rounding", "not-whole", case, got=f"{got:g}")
     got = int(got)
     if got < enough:
         now, then = time_text(case.takes(got)), time_text(case.takes(got + 1))
@@ -72,9 +72,9 @@ def _mistake(case: ServersCase, got: int, enough: int) -> str:
     if got == case.m:
         return "bandwidths-ignored"
     if got == int(case.m * ratio):
-        return "rounded-down"
+        return "rounding"
     if got == ceil(case.m / ratio):
         return "ratio-turned"
     if got == ceil(2 * case.m * ratio):
         return "both-directions"
-    return "one-too-many" if got == enough + 1 else "differs"
+    return "rounding" if got == enough + 1 else "differs"

@@ -146,8 +146,7 @@ def _mistake(trace: Trace, parts: Mapping, got: Mapping, right: Mapping, step: i
     thoughts = {
         "sums": [sum(event.end - event.start for event in events)],
         "until-the-end": [max(event.end for event in events)],
-        "turned": [right[back]] if back else [],
-        "both-ways": [span(events + parts[back])] if back else [],
+        "directions": [right[back], span(events + parts[back])] if back else [],
         "hosts-mixed": [span(alike)],
         "step-by-number": [end - start for start, end in trace.step_times()],
     }

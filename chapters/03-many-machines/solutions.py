@@ -119,12 +119,6 @@ def by_number(trace):
     return found | dict(zip((3, 4, 6, 7), spans))
 
 
-def both_directions(trace):
-    """Messages to the server and back are one."""
-    between = span([event for event in trace.events if step_of(event) in (4, 6)])
-    return stepwise(span)(trace) | {4: between, 6: between}
-
-
 def chunks_forgotten(trace):
     """Only of the first chunk."""
     return stepwise(span, lambda event: "." not in event.key.removesuffix(".1") and step_of(event))(trace)
@@ -203,27 +197,25 @@ def numbers(machines, bandwidth, servers):
 WRONG = {
     "servers": {
         "bandwidths-ignored": [lambda m, machine, server: m],
-        "rounded-down": [lambda m, machine, server: max(1, int(m * machine / server))],
+        "rounding": [lambda m, machine, server: max(1, int(m * machine / server)),
+                     lambda m, machine, server: int(m * machine / server) + 1,
+                     lambda m, machine, server: max(1, m * machine / server)],
         "ratio-turned": [lambda m, machine, server: math.ceil(m * server / machine)],
         "both-directions": [lambda m, machine, server: math.ceil(2 * m * machine / server)],
-        "one-too-many": [lambda m, machine, server: int(m * machine / server) + 1],
-        "not-whole": [lambda m, machine, server: max(1, m * machine / server)],
         "differs": [lambda m, machine, server: 1],
         "not-general": [lambda m, machine, server: min(8, servers(m, machine, server))],
     },
     "seven-steps": {
         "sums": [stepwise(lambda events: sum(event.end - event.start for event in events))],
         "until-the-end": [stepwise(lambda events: max(event.end for event in events))],
-        "both-ways": [both_directions],
         "hosts-mixed": [stepwise(span, by_the_servers)],
         "prefix": [same(lambda src, dst: src[:5] == dst[:5])],
         "step-by-number": [by_number],
-        "turned": [stepwise(span, turned_round)],
+        "directions": [stepwise(span, turned_round)],
         "differs": [stepwise(lambda events: max(event.end - event.start for event in events))],
         "not-general": [chunks_forgotten],
     },
     "hierarchy": {
-        "flat-ring": [lambda hosts: ring(everyone(hosts))],
         "flat": [lambda hosts: sharded(everyone(hosts))],
         "one-machine": [lambda hosts: aggregate_at(everyone(hosts), everyone(hosts)[0])],
         "one-leader": [lambda hosts: at_leaders(hosts, ring)],

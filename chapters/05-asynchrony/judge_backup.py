@@ -169,7 +169,7 @@ def _uncalled_for(case: BackupCase, came: Sequence[Push], result: object, equal:
     *before, push = came
     there = len({each.worker for each in came if each.number == push.number})
     if closed(before, push.number, case.n):
-        return _failure("late-closes-round", "late-brings", case, came)
+        return _failure("late", "late-brings", case, came)
     if not equal:
         _require_own_round(case, result, came)
     messages = sum(each.number == push.number for each in came)
@@ -183,7 +183,7 @@ def _require_own_round(case: BackupCase, result: object, came: Sequence[Push]) -
         numbers = {push.number for push in came if push.number % len(elements) != number % len(elements)}
         other = [each for each in sorted(numbers) if elements[(each - 1) % len(elements)]]
         if other:
-            mistake = "late-into-next-round" if other[0] < number else "differs"
+            mistake = "late" if other[0] < number else "differs"
             raise _failure(mistake, "gradient-of-other", case, came, other=other[0])
 
 

@@ -230,11 +230,9 @@ class _Judge:
                 return "deletes-old-first"
         for at in renamed:
             file = log[at].file
-            if any(each.kind == "write" and each.file == file for each in log[at:]):
-                return "rename-first"
-            if not any(each.kind == "sync" and each.file == file for each in log[:at]):
-                later = any(each.kind == "sync" and each.file == file for each in log[at:])
-                return "rename-first" if later else "no-sync"
+            written_later = any(each.kind == "write" and each.file == file for each in log[at:])
+            if written_later or not any(each.kind == "sync" and each.file == file for each in log[:at]):
+                return "no-sync"
         return "differs"
 
 

@@ -91,8 +91,6 @@ WRONG = {
         "in-place": [edited(atomic_save, ('write(name + ".new"', 'write(name + ".data"'), ('sync(name + ".new"', 'sync(name + ".data"'),
                             ('fs.rename(name + ".new", name + ".data")', "pass"))],
         "no-sync": [edited(atomic_save, ('fs.sync(name + ".new")', "pass"))],
-        "rename-first": [edited(atomic_save, ('fs.sync(name + ".new")', "pass"),
-                                ("fs.sync_folder()", 'fs.sync(name + ".data")\n        fs.sync_folder()'))],
         "no-sync-folder": [edited(atomic_save, ("fs.sync_folder()", "pass"))],
         "deletes-old-first": [edited(atomic_save, (
             "        fs.rename(", '        if name + ".data" in fs.names():\n            fs.remove(name + ".data")\n        fs.rename('))],

@@ -245,7 +245,7 @@ def _answer(world: Once, worker: object, key: object, number: object, total: obj
     if twice:
         values |= {"who": twice[0][0], "at": twice[0][1], "times": counts[twice[0]]}
         names = {"twice": "counts-repeats", "lost": "by-message", "again": "by-message"}
-        mistake = "value-without-count" if world.trouble.crash else names.get(world.trouble.happens, "differs")
+        mistake = "stored-apart" if world.trouble.crash else names.get(world.trouble.happens, "differs")
         return _failure(mistake, "once-twice", world, **values)
     for who, at in ((worker, number), *sorted(world.seen[key])):
         if (who, at) not in counts:
@@ -266,7 +266,7 @@ def _mistake_of_lost(world: Once, push: tuple[int, str, int]) -> str:
         *_, began = (at for at, event in enumerate(story[: answered[0]]) if event[0] == "push")
         if all(event[0] != "put" for event in story[began : answered[0]]):
             return "answers-first"
-    return "count-without-value"
+    return "stored-apart"
 
 
 def _silent(world: Once, worker: int, key: str, number: int) -> Failure:

@@ -94,9 +94,10 @@ WRONG = {
         "memory-only": [edited(count_once, ("    def on", "    kept = {}\n\n    def on"), ("disk.get(", "kept.get("),
                                ("disk.put(key, (counts, total))", "kept[key] = counts, total"))],
         "answers-first": [edited(count_once, ("disk.put(", "send(worker, key, number, total)\n            disk.put("))],
-        "count-without-value": [edited(count_once, ("disk.put(", "disk.put(key, (counts, total - gradient))\n            disk.put("))],
-        "value-without-count": [edited(count_once, (
-            "disk.put(", "disk.put(key, (counts | {worker: number - 1}, total))\n            disk.put("))],
+        "stored-apart": [
+            edited(count_once, ("disk.put(", "disk.put(key, (counts, total - gradient))\n            disk.put(")),
+            edited(count_once, ("disk.put(", "disk.put(key, (counts | {worker: number - 1}, total))\n            disk.put(")),
+        ],
         "by-message": [edited(count_once, ("number > counts.get(worker, 0)", "id not in counts"), ("counts[worker]", "counts[id]"))],
         "counts-repeats": [edited(count_once, ("number > counts.get(worker, 0)", "True"))],
         "keeps-all": [edited(count_once, ("number > counts.get(worker, 0)", "(worker, number) not in counts"),

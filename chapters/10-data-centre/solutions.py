@@ -63,8 +63,6 @@ WRONG = {
     "order-the-hosts": {
         "todo": [lambda rack_of: []],
         "alternating": [list],
-        "pairs": [edited(order_the_hosts, (
-            RACK_BY_RACK, "return [host for i in range(0, len(rack_of), 2) for hosts in racks.values() for host in hosts[i : i + 2]]"))],
         "torn": [edited(order_the_hosts, (
             RACK_BY_RACK, "order = [host for hosts in racks.values() for host in hosts]\n    return order[1:6] + order[:1] + order[6:]"))],
         "twice": [lambda rack_of: [*order_the_hosts(rack_of), next(iter(rack_of))]],

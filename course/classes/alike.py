@@ -28,7 +28,7 @@ def marks(texts: Texts, name: str, cells: Sequence[Cell], lesson: Sequence[Cell]
     if _only_calls(statements, name):
         return "only-calls", ""
     plain, solutions = _without_names(statements), texts.folder / "solutions.py"
-    if _size(statements) - _size(slices.cell("stub", texts.table["stub"]).body) < SMALLEST:
+    if _size(statements) - _size(slices.cell("stub", texts.stub).body) < SMALLEST:
         return "", ""
     if solutions.is_file():  # it is not in a copy for learners
         cell = slices.cell("solutions", solutions.read_text("utf-8"))

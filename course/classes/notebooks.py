@@ -169,7 +169,7 @@ def lesson(folder: Path) -> tuple[Cell, ...]:
 def _attempt(
     id: str, texts: Texts, cells: list[dict], parsed: list[Cell], checks: list[dict[str, str]], places: list[Path]
 ) -> Attempt:
-    function, stub = id.replace("-", "_"), texts.table["stub"]
+    function, stub = id.replace("-", "_"), texts.stub
     indices = [at for at, cell in enumerate(cells) if cell["id"] == PREFIX + id]
     indices += [at for at, check in enumerate(checks) if id in check and at not in indices]
     if not indices:  # without ids and checks, find it by the name that the stub defines
@@ -202,7 +202,7 @@ def _plain(source: str) -> str:
 
 def untouched(texts: Texts, cell: Cell) -> bool:
     """Return whether a cell is the unchanged stub."""
-    return _plain(cell.source) == _plain(texts.table["stub"])
+    return _plain(cell.source) == _plain(texts.stub)
 
 
 def hints(id: str, places: list[Path], outputs: list[list]) -> tuple[int | None, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 
 from d2lps.messages import LANGUAGES, unmarked
-from d2lps.notebook.all_readers import KEY
+from d2lps.notebook.shown import KEY
 
 # A chapter needs no network: in its kernel, a connection to another machine than this one fails.
 OFFLINE = """
@@ -17,7 +17,7 @@ def _only_this_machine(event, arguments):
 _sys.addaudithook(_only_this_machine)
 """
 # The first code that the kernel runs.
-FIRST = f"{OFFLINE}from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"
+FIRST = f"{OFFLINE}from d2lps.notebook import shown as _shown\n_shown.speak_to_all()\n"
 
 
 def execute(folder: Path, seconds: int = 120, last: str = "") -> dict[str, nbformat.NotebookNode]:

@@ -2,16 +2,16 @@
 
 Each public name has a module of its own; start with ``predict``::
 
-    grading    checks exercises                    explore    a race with sliders
+    grading    checks exercises                    explore    races with sliders
     predict    asks for a number before a run      progress   what the reader has run and passed, on the map of the
     ranks      the processes of ``%%px`` cells                course; ``opening``: the runs at the head of a chapter
     schedule_table    ``edit``: the table of a pipeline, whose cells the reader moves
     tradeoff   steps against examples, with sliders
-    divide     a model divided over GPUs, with sliders    first_race   the race of chapter 00, with sliders
+    divide     a model divided over GPUs, with sliders
     recorded   a kept result of a package that is missing here
 
 ``predict_page`` decides which guesses are accepted and shows the question without a kernel, ``fields`` with one;
-``predict`` shows the answer. ``shown`` decides which values display themselves, ``plots`` how matplotlib's
-figures look, ``working`` the line below a slow cell, ``kept`` what is stored in the workspace, ``all_readers`` how one
-run is shown in all languages. ``d2l_compat`` imports the helpers of *Dive into Deep Learning*, or takes its place.
+``predict`` shows the answer. ``shown`` decides which values display themselves, the line below a slow cell, and how one
+run is shown in all languages, ``plots`` how matplotlib's figures look, ``kept`` what is stored in the workspace.
+``d2l_compat`` imports the helpers of *Dive into Deep Learning*, or takes its place.
 """

@@ -25,6 +25,27 @@ RULES = {
     "number": r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?)\s*(.*)",  # in any case; what follows it is refused
 }
 _NUMBER = re.compile(RULES["number"], re.IGNORECASE)
+ASK = Path(__file__).with_name("predict.js").read_text("utf-8")
+WORDS = (
+    *("you", "colon", "commit", "again", "yours", "right", "above", "below", "wrong", "log", "empty", "no-number"),
+    *("comma", "with-unit", "with-words", "negative", "too-small-unit", "too-large-unit", "outside"),
+)
+# Placeholders that the script fills in; here they stay as they are in the messages.
+LATER = {
+    name: f"{{{name}}}"
+    for name in ("what", "entry", "unit", "quantity", "meant", "intended", "low", "high", "guess", "factor")
+}
+LOOK = """.d2lps-asked form{display:grid;grid-template-columns:fit-content(50%) 7em 1fr;gap:6px .7em;margin:.5em 0}
+.d2lps-asked form>*{grid-column:1/-1}
+.d2lps-asked label{display:grid;grid-template-columns:subgrid;align-items:center}
+.d2lps-asked :is(input,button){box-sizing:border-box;min-height:36px;border:1px solid currentColor;background:none;
+color:inherit;font:inherit}
+.d2lps-asked input{width:100%;border-radius:6px;padding:2px 8px}
+.d2lps-asked input:read-only{border-style:dashed}
+.d2lps-asked button{justify-self:start;border-radius:18px;padding:2px 14px;cursor:pointer}
+.d2lps-asked [data-error]{margin:0}.d2lps-asked [data-error]:empty{display:none}
+@media print{.d2lps-asked form{display:block}.d2lps-asked form>:not([role=status]),
+.d2lps-asked:not([data-guessed]) [role=status]{display:none}}"""
 
 
 class PredictionError(ValueError):
@@ -94,43 +115,6 @@ def _number(entry: object, values: dict[str, str]) -> float:
     if rest:
         raise PredictionError("with-unit" if values["unit"] else "with-words", **values)
     return value
-
-
-ASK = Path(__file__).with_name("predict.js").read_text("utf-8")
-WORDS = (
-    *(
-        "you",
-        "colon",
-        "commit",
-        "again",
-        "yours",
-        "right",
-        "above",
-        "below",
-        "wrong",
-        "log",
-        "empty",
-        "no-number",
-        "comma",
-    ),
-    *("with-unit", "with-words", "negative", "too-small-unit", "too-large-unit", "outside"),
-)
-# Placeholders that the script fills in; here they stay as they are in the messages.
-LATER = {
-    name: f"{{{name}}}"
-    for name in ("what", "entry", "unit", "quantity", "meant", "intended", "low", "high", "guess", "factor")
-}
-LOOK = """.d2lps-asked form{display:grid;grid-template-columns:fit-content(50%) 7em 1fr;gap:6px .7em;margin:.5em 0}
-.d2lps-asked form>*{grid-column:1/-1}
-.d2lps-asked label{display:grid;grid-template-columns:subgrid;align-items:center}
-.d2lps-asked :is(input,button){box-sizing:border-box;min-height:36px;border:1px solid currentColor;background:none;
-color:inherit;font:inherit}
-.d2lps-asked input{width:100%;border-radius:6px;padding:2px 8px}
-.d2lps-asked input:read-only{border-style:dashed}
-.d2lps-asked button{justify-self:start;border-radius:18px;padding:2px 14px;cursor:pointer}
-.d2lps-asked [data-error]{margin:0}.d2lps-asked [data-error]:empty{display:none}
-@media print{.d2lps-asked form{display:block}.d2lps-asked form>:not([role=status]),
-.d2lps-asked:not([data-guessed]) [role=status]{display:none}}"""
 
 
 def form(name: str, asked: Mapping[str, str], within: tuple[float, float], near: float) -> str:

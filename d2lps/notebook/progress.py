@@ -17,7 +17,7 @@ from d2lps.view.drawing.course_map import course_map as drawn
 from d2lps.view.player import Player, watch
 
 if TYPE_CHECKING:
-    from d2lps.notebook.first_race import FirstRace
+    from d2lps.notebook.explore import FirstRace
 
 
 def course_map(here: str = "") -> "CourseMap":
@@ -221,7 +221,7 @@ def opening(chapter: str) -> "Player | FirstRace":
     if chapter not in folders:
         raise ExerciseError("no-chapter", chapter=repr(chapter), chapters=", ".join(folders))
     if chapter == "00":
-        from d2lps.notebook.first_race import FirstRace  # needs widgets, which a browser without a kernel has not
+        from d2lps.notebook.explore import FirstRace  # needs widgets, which a browser without a kernel has not
 
         return FirstRace()
     traces = chapter_module(folders[chapter], "figures").opening()

@@ -1,12 +1,26 @@
-"""Values that display themselves in a notebook: topologies, traces and schedules as pictures, plans as tables, plots.
+"""What a notebook shows by itself: values as pictures, the line below a slow cell, and all languages at once.
 
-Nothing is imported until one of them is shown.
+A value's form is imported when it is shown first. The line below a slow cell disappears when the cell has ended;
+``D2LPS_PROGRESS=0`` turns it off.
+
+In a notebook for the readers of all languages, printed text and error messages are marked (see
+:mod:`d2lps.messages.marked`). A displayed object is formatted once in each language, since the layout of pictures and
+tables depends on the words: the other languages travel in the metadata. Nothing else is done more than once.
+``course/site/execute.py`` starts this and separates the languages.
 """
 
+import os
 import sys
+import threading
+import time
 from collections.abc import Callable
+from html import escape
+
+from d2lps.messages import LANGUAGES, choose_all, counted, html_language, language, only, text, unmarked
 
 MOST_NODES, MOST_EVENTS = 64, 2000  # larger ones would take too long: their ``repr`` is shown
+AFTER, EVERY = 2.0, 0.5  # seconds until a slow cell gets its line, and between two changes of it
+KEY = "d2lps"  # in the metadata of an output: language → its forms
 
 
 class Late:
@@ -35,8 +49,6 @@ def register() -> None:
     # The ranks of %%px are kernels of ipyparallel: while they run, the notebook waits and shows the progress.
     kernel = type(getattr(shell, "kernel", None)).__module__.partition(".")[0]
     if kernel == "ipykernel" and not hasattr(shell, "d2lps_working"):
-        from d2lps.notebook.working import Working
-
         shell.d2lps_working = Working(shell)
 
 
@@ -89,3 +101,96 @@ FORMS: dict[tuple[str, str], Callable] = {
     ("d2lps.plan.plan", "Plan"): plan,
     ("d2lps.schedule.schedule", "Schedule"): schedule,
 }
+
+
+# ---- the line below a slow cell: how long it has been running, and its progress
+
+
+class Working:
+    """A line below the cell that runs, in a thread of its own.
+
+    Args:
+        shell (InteractiveShell): The notebook's shell, with its events.
+    """
+
+    def __init__(self, shell):
+        self._done, self._thread = threading.Event(), None
+        shell.events.register("pre_run_cell", self.begin)
+        shell.events.register("post_run_cell", self.end)
+
+    def begin(self, info: object = None) -> None:
+        """Start the line for a cell."""
+        self.end()
+        if os.environ.get("D2LPS_PROGRESS") == "0":
+            return
+        counted.reached = None  # an interrupted loop may have left it
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._tell, args=(self._done, time.monotonic()), daemon=True)
+        self._thread.start()
+
+    def end(self, result: object = None) -> None:
+        """End the line."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join(2)
+            self._thread = None
+
+    def _tell(self, done: threading.Event, began: float) -> None:
+        from IPython.display import display
+
+        if done.wait(AFTER):
+            return
+        handle = display(progress_line(time.monotonic() - began), raw=True, display_id=True)
+        while not done.wait(EVERY):
+            handle.update(progress_line(time.monotonic() - began), raw=True)
+        handle.update({"text/plain": "", "text/html": ""}, raw=True)
+
+
+def progress_line(seconds: float) -> dict[str, str]:
+    """Return the line after so many seconds, as text and HTML."""
+    now = counted.reached
+    if now is None or not now.of:
+        plain, bar = text("working.since", seconds=round(seconds)), "<progress></progress>"
+    else:
+        plain = text("working.reached", seconds=round(seconds), done=now.done, of=now.of)
+        bar = f'<progress value="{now.done}" max="{now.of}"></progress>'
+    shown = bar.replace("<progress", f'<progress aria-label="{escape(plain)}"')
+    return {"text/plain": plain, "text/html": f'<p lang="{html_language()}">{shown} {escape(plain)}</p>'}
+
+
+# ---- a notebook that is executed once for the readers of all languages
+
+
+def speak_to_all() -> None:
+    """Speak all languages from now on, here and in all processes started from here; display the current language."""
+    from ipykernel.comm.comm import BaseComm
+    from IPython import get_ipython
+
+    choose_all()
+    os.environ["D2LPS_PROGRESS"] = "0"  # no reader watches while a cell runs
+    shell = get_ipython()
+    form, publish, send = shell.display_formatter.format, shell.display_pub.publish, BaseComm.publish_msg
+
+    def form_all(value, include=None, exclude=None):
+        if shell.display_formatter.ipython_display_formatter(value):  # it has displayed itself, with ``publish_all``
+            return {}, {}
+
+        def bundle(code: str) -> tuple[dict, dict]:
+            return unmarked(only(code, lambda: form(value, include, exclude)), code)
+
+        data, metadata = bundle(language())
+        return data, metadata | {KEY: {code: bundle(code)[0] for code in LANGUAGES if code != language()}}
+
+    def publish_all(data, metadata=None, **options):
+        metadata = metadata or {}
+        if KEY not in metadata:
+            metadata = metadata | {KEY: {code: unmarked(data, code) for code in LANGUAGES if code != language()}}
+        publish(unmarked(data, language()), metadata, **options)
+
+    def send_one(
+        comm, type_of_message, data=None, *rest, **options
+    ):  # widgets need a kernel, so one language is enough
+        send(comm, type_of_message, unmarked(data, language()), *rest, **options)
+
+    shell.display_formatter.format, shell.display_pub.publish = form_all, publish_all
+    BaseComm.publish_msg = send_one

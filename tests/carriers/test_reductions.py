@@ -152,10 +152,3 @@ def test_every_identity_changes_nothing_at_the_borders_of_its_dtype(name):
     for dtype in INTEGERS if name == "or" else FLOATS + INTEGERS:
         limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
         require_usable(reduction(name), torch.tensor([limits.min, 0, 1, limits.max], dtype=dtype))
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_two_tensors_are_put_together_as_a_new_one(name):
-    own, arrived = torch.tensor([1, 2, 3]), torch.tensor([3, 2, 1])
-    assert torch.equal(reduction(name).combine(own, arrived), BY_HAND[name](own, arrived))
-    assert own.tolist() == [1, 2, 3] and arrived.tolist() == [3, 2, 1]

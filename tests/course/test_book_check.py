@@ -203,8 +203,6 @@ LESSON:     # TODO¶ ⇒ ∅
     fail  turn  lesson: the cell 'exercise-star' is an exercise and needs one `# TODO`
 EXERCISES: [star.hints] ⇒ [sun.hints]
     fail  (chapter)  exercises: no cell of lesson.py asks the exercise 'sun'
-EXERCISES: [star.title] ⇒ [star]¶stub = 'def sun():'¶[star.title]
-    fail  turn  exercises: the cell 'exercise-star' is not the stub of exercises.toml
 # messages and exercises
 MESSAGES zh: step ⇒ stop
     fail  step [zh]  messages: the key is missing

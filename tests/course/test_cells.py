@@ -236,7 +236,7 @@ def test_only_what_an_answer_needs_runs():
 
 def test_a_stub_with_help_is_untouched():
     texts = notebooks.all_texts()["own-gpu"]
-    stub = texts.table["stub"]
+    stub = texts.stub + "\n"
     for source in (stub, stub + "own_gpu?", "%%time\n" + stub, indented(stub), stub + "!pwd"):
         assert notebooks.untouched(texts, slices.cell("a", source))
     assert not notebooks.untouched(texts, slices.cell("a", stub + "one = 1"))

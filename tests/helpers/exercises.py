@@ -31,11 +31,6 @@ def module(chapter: str, name: str) -> ModuleType:
     return chapter_module(CHAPTERS / chapter, name)
 
 
-def stub(id: str) -> str:
-    """Return the code from which the learner starts."""
-    return texts_of(id).table["stub"].strip("\n")
-
-
 def wrong_answers(id: str) -> dict[str, list]:
     """Return the wrong answers by the mistake that they make."""
     return texts_of(id).solutions()["WRONG"][id]

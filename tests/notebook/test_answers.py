@@ -38,7 +38,6 @@ from helpers.exercises import (
     in_each_language,
     judged,
     marks,
-    stub,
     with_parameters,
     wrong_answers,
 )
@@ -91,7 +90,7 @@ def test_every_exercise_has_a_table():
 @pytest.mark.parametrize("id", IDS)
 def test_the_stub_gets_the_advice_to_begin(id):
     with all_languages():
-        first, again = cell(stub(id)), cell(stub(id))
+        first, again = cell(texts_of(id).stub), cell(texts_of(id).stub)
     assert first == again
     for language, verdict in in_each_language(first).items():
         d2lps.speak(language)
@@ -105,7 +104,7 @@ def test_the_solution_is_shown_and_gives_nothing_away_in_the_stub(id):
     shown = solution(id)
     assert isinstance(shown, d2lps.view.tables.Source) and shown.code.startswith(f"def {id.replace('-', '_')}(")
     secret = {line.strip() for line in shown.code.splitlines()[1:] if "return" not in line and "def " not in line}
-    in_stub = {line.strip() for line in stub(id).splitlines()}
+    in_stub = {line.strip() for line in texts_of(id).stub.splitlines()}
     assert secret - {""} - in_stub
     called, solutions = called_in(shown.code), texts_of(id).solutions()
     helpers = {name for name, value in solutions.items() if getattr(value, "__module__", "").startswith("solutions_of")}

@@ -11,7 +11,7 @@ import threading
 import time as clock
 
 import pytest
-from helpers.exercises import EXERCISES, stub
+from helpers.exercises import EXERCISES
 
 import d2lps
 from d2lps import Plan, Send, aggregate_at, check_exercise, sharded, solution
@@ -40,16 +40,12 @@ def test_each_case_has_a_label_of_its_own(id):
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_the_stub_is_a_cell_of_the_lesson(id):
-    name, parameters, code = id.replace("-", "_"), EXERCISES[id].parameters, stub(id)
+def test_the_stub_has_one_place_to_begin_and_the_parameters_of_the_solution(id):
+    name, parameters, code = id.replace("-", "_"), EXERCISES[id].parameters, texts_of(id).stub
     assert code.count("# TODO") == 1 and code.count("#") == 1
     assert code.endswith(f'd2lps.check_exercise("{id}", {name})')
     assert tuple(inspect.signature(texts_of(id).solution()).parameters) == parameters
     assert f"def {name}({', '.join(parameters)}):" in code
-    lesson = texts_of(id).folder / "lesson.py"
-    if lesson.is_file() and f"# %% exercise-{id}\n" in lesson.read_text("utf-8"):
-        cell_of_lesson = lesson.read_text("utf-8").split(f"# %% exercise-{id}\n")[1].split("\n# %% ")[0]
-        assert cell_of_lesson.strip() == code
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -135,7 +131,6 @@ def mistake(counts):
 """
 NEW_ONE = """
 [new-one]
-stub = "def new_one(gpus): ..."
 hints = []
 mistakes.slow = { en = "Slow.", vi = "Chậm.", zh = "慢。" }
 passed = { en = "{time}", vi = "{time}", zh = "{time}" }
@@ -387,8 +382,10 @@ def test_printing_a_verdict_needs_no_widget():
 
 
 def test_an_edit_changes_one_place_of_an_answer_and_has_to_fit_there():
-    wrong = edited(stub, ('strip("\\n")', "upper()"))
-    assert wrong("own-gpu") == texts_of("own-gpu").table["stub"].upper() != stub("own-gpu")
-    for absent_or_twice in ("no such words", "s"):
+    wrong = edited(fails_at_three, ("== 3", "== 2"))
+    assert wrong(["a", "b", "c"]) == sharded(["a", "b", "c"])
+    with pytest.raises(KeyError):
+        wrong(["a", "b"])
+    for absent_or_twice in ("no such words", "gpus"):
         with pytest.raises(ValueError):
-            edited(stub, (absent_or_twice, ""))
+            edited(fails_at_three, (absent_or_twice, ""))

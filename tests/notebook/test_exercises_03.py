@@ -9,7 +9,7 @@ import pytest
 from helpers.exercises import EXERCISES, module
 
 import d2lps
-from d2lps import Plan, Send, Trace, check_exercise, cost, hierarchical, machines, ring, sharded
+from d2lps import Plan, Send, Trace, check_exercise, cost, machines, ring, sharded
 from d2lps.notebook.grading.course import texts_of
 from d2lps.plan import check, sends
 
@@ -44,19 +44,6 @@ def in_one_pass(trace):
         first[name], last[name] = min(first[name], event.start), max(last[name], event.end)
     names = {3: (True, "add"), 4: (False, "add"), 5: "update", 6: (False, "copy"), 7: (True, "copy")}
     return {step: last[name] - first[name] if name in last else 0 for step, name in names.items()}
-
-
-def sorted_events(trace):
-    def span(inside, op):
-        some = sorted(
-            (event.start, event.end)
-            for event in trace.events
-            if (event.src.split("/")[0] == event.dst.split("/")[0], event.op) == (inside, op)
-        )
-        return max(end for _, end in some) - some[0][0] if some else 0.0
-
-    return {3: span(True, "add"), 4: span(False, "add"), 5: span(True, "sgd"), 6: span(False, "copy"),
-            7: span(True, "copy")}  # fmt: skip
 
 
 def in_rings(hosts):
@@ -118,7 +105,7 @@ def as_text(machines, bandwidth, servers):
 
 RIGHT = {
     "servers": [rounded_up, by_the_model],
-    "seven-steps": [in_one_pass, sorted_events],
+    "seven-steps": [in_one_pass],
     "hierarchy": [in_rings, rail_after_rail],
     "best-mix": [by_bisection, as_text],
 }
@@ -148,7 +135,7 @@ def test_the_model_says_what_the_formula_says():
 
 @pytest.mark.parametrize(
     "answer, mistake",
-    [(10**12, "differs"), (math.inf, "not-whole"), (math.nan, "not-whole"), (-1, "todo"), (True, "wrong-type")],
+    [(10**12, "differs"), (math.inf, "rounding"), (math.nan, "rounding"), (-1, "todo"), (True, "wrong-type")],
 )
 def test_any_number_gets_an_answer(answer, mistake):
     assert check_exercise("servers", lambda m, machine, server: answer).mistake == mistake
@@ -196,25 +183,6 @@ def test_two_levels_cost_what_the_formula_says_and_no_card_passes_more_than_it_m
             passed = grader.over_cards(plan)
             assert all(part == Fraction(2 * (m - 1), m) for part in passed.values())
             assert len(passed) == (2 * m if m > 1 else 0)
-
-
-def test_two_levels_by_leaders_pass_as_little_and_take_longer():
-    for case in EXERCISES["hierarchy"].cases[:5]:
-        (hosts,) = case.arguments
-        plan = hierarchical({gpus[0]: gpus for gpus in hosts}, ring([gpus[0] for gpus in hosts]))
-        assert max(grader.over_cards(plan).values()) == Fraction(2 * (len(hosts) - 1), len(hosts))
-        assert cost.shared(plan, case.topology, case.nbytes).duration > 1.04 * float(case.allowed)
-
-
-@pytest.mark.parametrize("m, n", [(1, 3), (3, 1), (3, 2), (2, 5)])
-def test_the_solution_adds_up_sizes_that_nothing_divides(m, n):
-    torch = pytest.importorskip("torch")
-    hosts = [[f"host{i}/gpu{j}" for j in range(n)] for i in range(m)]
-    for answer in (texts_of("hierarchy").solution(), in_rings):
-        plan = answer(hosts)
-        buffers = {gpu: torch.arange(13.0) * (i + 1) for i, gpu in enumerate(plan.nodes)}
-        d2lps.run(plan, buffers)
-        assert all(torch.equal(each, torch.arange(13.0) * (m * n * (m * n + 1) // 2)) for each in buffers.values())
 
 
 # ---- the best mix
@@ -266,44 +234,13 @@ def test_equal_pieces_come_near_what_the_fullest_card_allows():
         )  # where a step ends before the way back begins, servers gain nothing
 
 
-def mixed(machines, bandwidth, servers, enough=lambda m, k, count: k >= m):
-    """The solution, but for the condition under which the servers do all of it."""
-    m, k = len(machines), sum(map(Fraction, servers.values())) / Fraction(bandwidth)
-    if enough(m, k, len(servers)):
-        return {server: Fraction(rate) / Fraction(bandwidth) / k for server, rate in servers.items()}
-    d = m * m + k * m - 2 * k
-    shares = {server: 2 * (m - 1) * Fraction(rate) / Fraction(bandwidth) / d for server, rate in servers.items()}
-    return dict.fromkeys(machines, (m - k) / d) | shares
-
-
-def few_servers(machines, bandwidth, servers):
-    return mixed(machines, bandwidth, dict(sorted(servers.items(), key=lambda each: -each[1])[: len(machines)]))
-
-
-def no_more_than_machines(condition):
-    def answer(machines, bandwidth, servers):
-        if condition(len(machines), len(servers), sum(servers.values()) >= len(machines) * bandwidth):
-            raise NotImplementedError
-        return mixed(machines, bandwidth, servers)
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    "answer, part",
-    [
-        (lambda machines, bandwidth, servers: mixed(machines, bandwidth, servers, lambda m, k, n: n >= m or k >= m),
-         "m = 2"),
-        (few_servers, "m = 3"),
-        (no_more_than_machines(lambda m, servers, enough: servers >= m and not enough), "m = 2"),
-        (no_more_than_machines(lambda m, servers, enough: servers > m and not enough), "m = 3"),
-        (no_more_than_machines(lambda m, servers, enough: servers > m and enough), "m = 2"),
-    ],
-)  # fmt: skip
-def test_servers_may_be_many_and_slow(answer, part):
-    verdict = check_exercise("best-mix", answer)
-    assert verdict.mistake in ("not-general", "machines-idle") and part in verdict.sentence, verdict
-    assert check_exercise("best-mix", mixed).passed
+def test_servers_may_be_many_and_slow():
+    kinds = set()
+    for case in EXERCISES["best-mix"].cases:
+        hosts, bandwidth, servers = case.arguments
+        more = (len(servers) > len(hosts)) - (len(servers) < len(hosts))
+        kinds.add((more, sum(servers.values()) >= len(hosts) * bandwidth))
+    assert kinds >= {(-1, False), (0, False), (1, False), (1, True)}
 
 
 def test_every_plan_of_a_judge_adds_up_right():

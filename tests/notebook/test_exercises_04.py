@@ -99,22 +99,6 @@ def by_the_store(keys, servers):
     return {key: place.owner(key) for key in keys}
 
 
-def all_at_the_end(n):
-    """Pairs are added in a tree, which is another fixed order."""
-    rounds, closed = {}, [0]
-
-    def receive(worker, number, value):
-        if number <= closed[0]:
-            return None
-        rounds.setdefault(number, [None] * n)[worker] = value
-        if any(each is None for each in rounds[number]):
-            return None
-        closed[0] = number
-        return torch.stack(rounds.pop(number)).sum(0)
-
-    return receive
-
-
 class Smallest:
     """Adds the smallest first, in double precision: an object, which remembers how far it is."""
 
@@ -135,22 +119,6 @@ def by_seeds(keys, servers):
     return {key: max(servers, key=lambda server: random.Random(f"{key} at {server}").random()) for key in keys}
 
 
-def grouped(rows, cuts, ask):
-    """Each place of the result is written from the answer of its server."""
-    from bisect import bisect
-    from itertools import groupby
-
-    where = sorted((bisect(cuts, row) - 1, row, at) for at, row in enumerate(rows))
-    out = [None] * len(rows)
-    for server, group in groupby(where, key=lambda one: one[0]):
-        group = list(group)
-        wanted = list(dict.fromkeys(row - cuts[server] for _, row, _ in group))
-        got = dict(zip(wanted, ask(server, wanted).unbind(), strict=True))
-        for _, row, at in group:
-            out[at] = got[row - cuts[server]]
-    return torch.stack(out) if out else torch.zeros(0, 1)
-
-
 def by_tensors(rows, cuts, ask):
     if not rows:
         return torch.empty(0)
@@ -163,8 +131,8 @@ def by_tensors(rows, cuts, ask):
 RIGHT = {
     "push-pull": [cut_over_all, told_unasked],
     "placement": [by_the_store, by_seeds],
-    "count-workers": [all_at_the_end, Smallest],
-    "sparse-pull": [by_tensors, grouped],
+    "count-workers": [Smallest],
+    "sparse-pull": [by_tensors],
 }
 MEASURED = {  # parts of the sentence about the solution
     "push-pull": [
@@ -234,21 +202,6 @@ def catches_everything(workers, servers, send, recv):
                 continue
 
     return lambda key, value: send(servers[0], value), lambda key: recv(), serve
-
-
-def test_powers_of_four_tell_who_is_counted_and_how_often():
-    decode = judge_count_workers.decode
-    for n in (1, 2, 3, 5):
-        for seed in range(50):
-            counts = [random.Random(f"{n} {seed} {i}").randrange(4) for i in range(n)]
-            assert decode(sum(c * 4**i for i, c in enumerate(counts)), n) == counts
-    assert (
-        judge_count_workers.decode(1.5, 3)
-        is judge_count_workers.decode(-1, 3)
-        is judge_count_workers.decode(64, 3)
-        is None
-    )
-    assert judge_count_workers.decode(float("nan"), 3) is judge_count_workers.decode(float("inf"), 3) is None
 
 
 def test_no_two_values_share_an_element():

@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter, defaultdict
-from functools import cache
 from itertools import combinations, pairwise
 
 import pytest
@@ -26,31 +25,6 @@ grader, judge_backup, judge_local_sgd, judge_buckets, judge_staleness, staleness
 # ---- right answers that are unlike the solutions
 
 
-def from_the_back(sizes, ready, alpha, bandwidth):
-    """What is the soonest end of the gradients from i on, if the link is free at a time? With tuples, and numpy."""
-    import numpy as np
-
-    before = np.concatenate([[0], np.cumsum(sizes)])
-
-    @cache
-    def soonest(i, free):
-        if i == len(sizes):
-            return free, ()
-        ways = []
-        for j in range(i + 1, len(sizes) + 1):
-            arrived = max(free, ready[j - 1]) + alpha + (before[j] - before[i]) / bandwidth
-            ways.append((soonest(j, float(arrived))[0], j))
-        end, j = min(ways)
-        return end, (
-            range(i, j),
-            *soonest(j, float(max(free, ready[j - 1]) + alpha + (before[j] - before[i]) / bandwidth))[1],
-        )
-
-    if len(sizes) > 14:  # the memory of times would not fit: the front of all that is not beaten is enough
-        return by_heap(sizes, ready, alpha, bandwidth)
-    return soonest(0, 0.0)[1]
-
-
 def by_heap(sizes, ready, alpha, bandwidth):
     """Goes on from whatever is done soonest, as on a map."""
     import heapq
@@ -68,33 +42,6 @@ def by_heap(sizes, ready, alpha, bandwidth):
             heapq.heappush(queue, (arrived, j, (*cuts, j)))
 
 
-class Table:
-    """Sets of what has come, and whoever leaves is put infinitely far ahead."""
-
-    def __init__(self, n, s):
-        self.came = [defaultdict(set) for _ in range(n)]
-        self.left, self.s = [False] * n, s
-
-    def push(self, worker, key, number):
-        self.came[worker][key].add(number)
-        return "counted"
-
-    def may_read(self, worker, key, number):
-        if len(self.came[worker][key]) < number:
-            return False
-        return not any(
-            number - len(each[key]) > self.s for each, left in zip(self.came, self.left, strict=True) if not left
-        )
-
-    def leave(self, worker):
-        self.left[worker] = True
-
-
-def by_methods(n, s):
-    table = Table(n, s)
-    return [table.push, table.may_read, table.leave]
-
-
 def by_lag(n, s):
     """Keeps for each key who is how far, lets go of who leaves, and counts from the front."""
     there, clocks = set(range(n)), defaultdict(Counter)
@@ -107,7 +54,7 @@ def by_lag(n, s):
         behind = [other for other in there if clocks[key][other] + s < number]
         return not behind and clocks[key][worker] >= number
 
-    return push, may_read, there.discard
+    return [push, may_read, there.discard]
 
 
 class Rounds:
@@ -130,21 +77,6 @@ class Rounds:
         return None
 
 
-def by_stacking(n, b):
-    """Lists of pairs, and a mean of the stack; late ones are kept, and never looked at."""
-    came, done = defaultdict(list), set()
-
-    def receive(worker, number, gradient):
-        if any(worker == other for other, _ in came[number]):
-            return
-        came[number].append((worker, gradient))
-        if len(came[number]) >= n and number not in done:
-            done.add(number)
-            return torch.stack([each for _, each in came[number]]).mean(dim=0)
-
-    return receive
-
-
 def recursive(weights, push, pull, step, h, share):
     """The steps one within the other."""
     if h > 0:
@@ -165,11 +97,9 @@ def in_place(weights, push, pull, step, h, share):
     return weights
 
 
-RIGHT = {
-    "buckets": [from_the_back, by_heap],
-    "staleness": [by_methods, by_lag],
-    "backup": [Rounds, by_stacking],
-    "local-sgd": [recursive, in_place],
+RIGHT = {"buckets": [by_heap], "staleness": [by_lag], "backup": [Rounds], "local-sgd": [recursive, in_place]}
+MEASURED = {  # 13 ms of sending end 4.5 ms after the backward pass
+    "buckets": ["busy for 13 ms, and 4.5 ms of that", "65% is hidden"]
 }
 
 
@@ -228,12 +158,6 @@ def test_no_number_of_buckets_is_enough(most):
     assert not verdict.passed and "len(sizes) = 40 (" in verdict.sentence and "is possible" in verdict.sentence, verdict
 
 
-def test_hidden_time_is_reported():
-    told = judge_buckets.judge(EXERCISES["buckets"].cases[0], SOLVED["buckets"])
-    # 13 ms of sending end 4.5 ms after the backward pass.
-    assert (told["busy"], told["exposed"], told["hidden"]) == ("13\u00a0ms", "4.5\u00a0ms", "65%")
-
-
 # ---- staleness
 
 
@@ -245,14 +169,6 @@ def test_every_rule_that_learners_write_instead_is_named(name, rule):
 
     verdict = check_exercise("staleness", answer, deadline="100 s")
     assert verdict.mistake == name, verdict
-
-
-def test_the_rule_itself_passes():
-    def rules(n, s):
-        rule = staleness_rules.Rule(n, s)
-        return rule.push, rule.may_read, rule.leave
-
-    assert check_exercise("staleness", rules, deadline="100 s").passed
 
 
 @pytest.mark.parametrize("s", [0, 1, 3, math.inf])
@@ -285,14 +201,6 @@ def test_a_waiting_read_is_named_with_the_clocks():
 
 
 # ---- backup
-
-
-def test_powers_of_four_tell_whose_gradients_are_in_an_update():
-    for seed in range(50):
-        counts = [random.Random(f"{seed} {i}").randrange(4) for i in range(5)]
-        assert judge_backup.decode(sum(count * 4**i for i, count in enumerate(counts)), 5) == counts
-    for strange in (1.5, -1, 4**5, math.inf):
-        assert judge_backup.decode(strange, 5) is None
 
 
 def test_the_sequences_have_every_difficulty():

@@ -1,7 +1,6 @@
 """The exercises of chapter 06: the judges of detectors, intervals and saves."""
 
 import hashlib
-import heapq
 import math
 import random
 import sys
@@ -63,44 +62,10 @@ def by_listening(nodes, every, lost, delay, now):
     return [listener.heard, listener.ended, listener.suspects]
 
 
-def by_deadlines(nodes, every, lost, delay, now):
-    """A heap of deadlines; those that no longer hold are passed over, and a stop of its own puts all of them off."""
-    limit, late = 1.9 * ((lost + 1) * every + delay), 0.0
-    due = {node: now + limit for node in nodes}
-    heap, suspected, asked = sorted((time, node) for node, time in due.items()), set(), now
-
-    def heard(node, sent, now):
-        due[node] = now - late + limit
-        heapq.heappush(heap, (due[node], node))
-        suspected.difference_update({node})
-
-    def suspects(now):
-        nonlocal asked, late
-        if now - asked > every:
-            late += now - asked
-        asked = now
-        while heap and heap[0][0] < now - late:
-            time, node = heapq.heappop(heap)
-            if due[node] == time:
-                suspected.add(node)
-        return frozenset(suspected)
-
-    return heard, lambda node, now: suspected.add(node), suspects
-
-
 def daly(n, hours, delta, restart):
     mtbf = hours * 3600 / n
     small = delta / (2 * mtbf)
     return math.sqrt(2 * delta * mtbf) * (1 + math.sqrt(small) / 3 + small / 9) - delta
-
-
-def by_newton(n, hours, delta, restart):
-    """Looks for the zero of the derivative, in units of M."""
-    small = delta * n / (hours * 3600)
-    x = math.sqrt(2 * small)
-    for _ in range(50):
-        x -= (1 - math.exp(-(x + small)) - x) / (math.exp(-(x + small)) - 1)
-    return x * hours * 3600 / n
 
 
 def by_trying(n, hours, delta, restart):
@@ -135,30 +100,7 @@ def in_two_slots(fs):
     return save, lambda name: whole(name)[2]
 
 
-def by_pointer(fs):
-    """The data lie in one of two files, and a small one says in which; that one is renamed last."""
-
-    def save(name, data):
-        mine = "1" if f"{name}-is" in fs.names() and fs.read(f"{name}-is") == b"0" else "0"
-        for file, content in ((f"{name}-{mine}", data), (f"{name}-next", mine.encode())):
-            fs.write(file, content)
-            fs.sync(file)
-        fs.sync_folder()
-        fs.rename(f"{name}-next", f"{name}-is")
-        fs.sync_folder()
-
-    def load(name):
-        if f"{name}-is" in fs.names():
-            return fs.read(f"{name}-{fs.read(f'{name}-is').decode()}")
-
-    return [save, load]
-
-
-RIGHT = {
-    "detect": [by_listening, by_deadlines],
-    "interval": [daly, by_newton],
-    "atomic-save": [in_two_slots, by_pointer],
-}
+RIGHT = {"detect": [by_listening], "interval": [daly], "atomic-save": [in_two_slots]}
 
 
 # ---- detect

@@ -36,27 +36,6 @@ def by_queue(stages, micro):
     return table
 
 
-def by_playing(stages, micro):
-    """Plays the pipeline slot by slot: a backward pass as soon as possible, else a forward pass if there is room."""
-    table = {stage: [] for stage in reversed(range(stages))}
-    done = {}
-    slot = 0
-    while len(done) < 2 * stages * micro:
-        for stage, row in table.items():
-            forwards, backwards = (sum(kind == other for kind, _ in row) for other in "FB")
-            above = done.get(("B", stage + 1, backwards), slot) if stage < stages - 1 else slot - 1
-            if backwards < forwards and above < slot and done["F", stage, backwards] < slot:
-                row.append(("B", backwards))
-                done["B", stage, backwards] = slot
-                continue
-            there = not stage or done.get(("F", stage - 1, forwards), slot) < slot
-            if there and forwards < micro and forwards - backwards < stages - stage:
-                row.append(("F", forwards))
-                done["F", stage, forwards] = slot
-        slot += 1
-    return table
-
-
 def with_a_shorter_warm_up(devices, micro, chunks):
     """Enough if messages take no time, and it saves less."""
     table = {}
@@ -78,30 +57,6 @@ def of_the_library(devices, micro, chunks):
     return {device: tuple(row) for device, row in interleaved(devices, micro, chunks).items()}
 
 
-def by_halving(costs, stages):
-    """Looks for the least time by bisection, filling stages greedily; then splits stages until there are enough."""
-
-    def filled(limit):
-        cut, total = [[]], 0
-        for layer, cost in enumerate(costs):
-            if cut[-1] and total + cost > limit:
-                cut.append([])
-                total = 0
-            cut[-1].append(layer)
-            total += cost
-        return cut
-
-    low, high = max(costs), sum(costs)
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if len(filled(middle)) <= stages else (middle, high)
-    cut = filled(high)
-    while len(cut) < stages:
-        at = next(i for i, stage in enumerate(cut) if len(stage) > 1)
-        cut[at : at + 1] = [cut[at][:1], cut[at][1:]]
-    return cut
-
-
 def by_recursion(costs, stages):
     """What is the best cut of the layers from i on? Tuples and ranges."""
 
@@ -118,11 +73,7 @@ def by_recursion(costs, stages):
     return rest(0, stages)[1]
 
 
-RIGHT = {
-    "one-f-one-b": [by_queue, by_playing],
-    "interleave": [with_a_shorter_warm_up, of_the_library],
-    "best-cut": [by_halving, by_recursion],
-}
+RIGHT = {"one-f-one-b": [by_queue], "interleave": [with_a_shorter_warm_up, of_the_library], "best-cut": [by_recursion]}
 MEASURED = {
     "one-f-one-b": ["22 slots", "27.3%", "4, 3, 2, 1", "each saves 8"],
     "interleave": ["18 slots", "11.1%", "20.0%"],

@@ -52,18 +52,6 @@ def by_names(rank, n, mine, swap):
     return tuple(blocks[i] for i in range(n))
 
 
-def the_odd_step_first(rank, n, mine, swap):
-    """By the bits of n from the top: two halves, and one block more if the bit is set."""
-    blocks = [mine]
-    for steps in reversed(range((n - 1).bit_length())):
-        wanted = -(-n // 2**steps)
-        have = len(blocks)
-        apart, count = have, wanted - have
-        blocks = blocks + list(swap((rank - apart) % n, blocks[:count], (rank + apart) % n))
-    start = n - rank
-    return [blocks[(start + i) % n] for i in range(n)]
-
-
 def by_pairs(hosts, k):
     """Enters even hosts by the last rail but k, odd ones by the one before; begins in the middle of a host."""
     g = len(hosts[0])
@@ -76,12 +64,7 @@ def by_pairs(hosts, k):
     return tuple(order[1:] + order[:1])
 
 
-RIGHT = {
-    "busbw": [by_link],
-    "order-the-hosts": [by_groups, turned],
-    "bruck": [by_names, the_odd_step_first],
-    "rail-ring": [by_pairs],
-}
+RIGHT = {"busbw": [by_link], "order-the-hosts": [by_groups, turned], "bruck": [by_names], "rail-ring": [by_pairs]}
 MEASURED = {
     "busbw": ["254 GB/s", "444.6 GB/s"],
     "order-the-hosts": ["host0 host2 host4 host6 host1 host3 host5 host7", "4 flows"],

@@ -9,7 +9,7 @@ from helpers.axe import grave
 import d2lps
 from d2lps import speak
 from d2lps.messages import LANGUAGES
-from d2lps.notebook import first_race
+from d2lps.notebook import explore as first_race
 from d2lps.topology import TopologyError, pcie_server
 
 chromium, new_page = browsers.chromium, browsers.new_page

@@ -7,19 +7,19 @@ import pytest
 from nbclient import NotebookClient
 
 from d2lps.messages import counted, speak
-from d2lps.notebook.working import said
+from d2lps.notebook.shown import progress_line
 
 LONG = """
 import time
-from d2lps.notebook import working
+from d2lps.notebook import shown
 from d2lps.messages.counted import counted
-working.AFTER = working.EVERY = 0.2
+shown.AFTER = shown.EVERY = 0.2
 """
 TELL = """
-from d2lps.notebook import working
+from d2lps.notebook import shown
 told = []
-say = working.said
-working.said = lambda seconds: told.append(say(seconds)["text/plain"]) or say(seconds)
+say = shown.progress_line
+shown.progress_line = lambda seconds: told.append(say(seconds)["text/plain"]) or say(seconds)
 for each in counted(range(3), of=3):
     time.sleep(0.5)
 """
@@ -42,9 +42,9 @@ def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
 @pytest.mark.slow(6)
 def test_an_endless_loop_shows_a_moving_sign_after_two_seconds():
     endless = "def own_gpu(gpus):\n    while True:\n        pass\n"
-    watch = "import os, time\nfrom d2lps.notebook import working\nos.environ['D2LPS_PROGRESS'] = '1'\n"
-    watch += "say, told = working.said, []\n"
-    watch += "working.said = lambda seconds: told.append((seconds, say(seconds)['text/html'])) or say(seconds)"
+    watch = "import os, time\nfrom d2lps.notebook import shown\nos.environ['D2LPS_PROGRESS'] = '1'\n"
+    watch += "say, told = shown.progress_line, []\n"
+    watch += "shown.progress_line = lambda seconds: told.append((seconds, say(seconds)['text/html'])) or say(seconds)"
     check = endless + "d2lps.check_exercise('own-gpu', own_gpu, deadline='4 s')"
     sources = ["import d2lps", watch, check, "told[0][0] < 3, '<progress' in told[0][1], len(told) > 1"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
@@ -62,8 +62,8 @@ for each in counted(range(3), of=3):
 
 @pytest.mark.slow(8)
 def test_of_ranks_too_it_says_how_far_they_are():
-    follow = "from d2lps.notebook import working\nworking.AFTER = working.EVERY = 0.2\ntold, say = [], working.said\n"
-    follow += "working.said = lambda seconds: told.append(say(seconds)['text/plain']) or say(seconds)"
+    follow = "from d2lps.notebook import shown\nshown.AFTER = shown.EVERY = 0.2\ntold, say = [], shown.progress_line\n"
+    follow += "shown.progress_line = lambda seconds: told.append(say(seconds)['text/plain']) or say(seconds)"
     follow += "\nimport os\nos.environ['D2LPS_PROGRESS'] = '1'"
     sources = ["import d2lps", "ranks = d2lps.ranks(2)", follow, RANKS, "ranks.close()\ntold"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
@@ -78,12 +78,12 @@ def test_the_message_is_in_the_readers_language(monkeypatch):
     told = {}
     for spoken in ("en", "vi", "zh"):
         speak(spoken)
-        told[spoken] = said(4.6)
+        told[spoken] = progress_line(4.6)
     assert told["en"]["text/plain"] == "running for 5 s: 3 of 21"
     assert 'value="3" max="21"' in told["vi"]["text/html"] and "đã chạy 5 s" in told["vi"]["text/html"]
     assert "已运行 5 s" in told["zh"]["text/plain"]
     monkeypatch.setattr(counted, "reached", None)
-    assert "value" not in said(4.6)["text/html"]
+    assert "value" not in progress_line(4.6)["text/html"]
 
 
 def test_of_loops_within_each_other_the_outermost_counts():

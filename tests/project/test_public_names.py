@@ -48,7 +48,6 @@ HEAVY = {
     "d2lps.notebook.d2l_compat": {"torch", "matplotlib", "matplotlib_inline"},  # as d2l itself does
     "d2lps.notebook.fields": {"ipywidgets"},  # without them, a guess is a dict
     "d2lps.notebook.explore": {"ipywidgets", "anywidget"},  # it is all sliders
-    "d2lps.notebook.first_race": {"ipywidgets"},
     "d2lps.notebook.divide": {"ipywidgets"},
     "d2lps.notebook.tradeoff": {"ipywidgets"},
     "d2lps.notebook.schedule_table": {"anywidget", "traitlets"},

@@ -36,15 +36,15 @@ from d2lps.topology.cycles import rings
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.trace import Trace, pairs
 from d2lps.units import UnitError
-from d2lps.view.drawing import MOST_EVENTS, DrawingError, motion
+from d2lps.view.drawing import MOST_EVENTS, DrawingError
 from d2lps.view.drawing.layout import Box, arrange
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import breadth
 from d2lps.view.drawing.motion import Motion, follow
 from d2lps.view.drawing.motion import replayed as state_at
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import stacked, step_labels
-from d2lps.view.drawing.theme import THEME, WORKERS
+from d2lps.view.drawing.still import step_labels
+from d2lps.view.drawing.theme import WORKERS
 from d2lps.view.drawing.timeline import timeline
 from d2lps.view.drawing.traffic import DECIDES, FULL, HIGH, awaited, gauges, mean_full, place_name, reason
 
@@ -374,21 +374,6 @@ def test_a_band_is_where_a_step_runs_alone_and_labels_keep_apart():
     assert all(abs(a - b) >= 0.035 for a, b in itertools.combinations(middles, 2))
 
 
-def test_replay_may_go_on_with_one_mapping(monkeypatch):
-    trace = cost.shared(ring(5), pcie_server(5), "160 MB")
-    usual = follow(trace)
-
-    def in_place(plan):
-        have = {}
-        for number, state in replay(plan):
-            have.clear()
-            have.update(state)
-            yield number, have
-
-    monkeypatch.setattr(motion, "replay", in_place)
-    assert follow(trace) == usual
-
-
 def test_complete_and_updated_cells_say_so():
     trace = predicted("pcie, at the CPU", 4)
     assert [look.complete for look in follow(trace).cells_at(trace.duration)] == [True] * 5
@@ -396,14 +381,6 @@ def test_complete_and_updated_cells_say_so():
     trace = cost.shared(aggregate_at(names(2), "cpu", update=("sgd", {"lr": 0.1})), pcie_server(2), "160 MB")
     looks = follow(trace).cells_at(trace.duration)
     assert all(look.updated and look.complete for look in looks)
-
-
-def test_changes_go_backwards_as_well():
-    motion = follow(predicted("pcie, sharded", 5))
-    state = {i: look for i, look in enumerate(motion.first)}
-    for change in motion.changes:
-        assert state[change.place] == change.before
-        state[change.place] = change.after
 
 
 def crowds_at(shown: Motion, time: float) -> list[int]:
@@ -573,17 +550,6 @@ def test_at_any_time_the_place_that_has_most_to_do_decides_and_none_where_severa
         assert load.decides_at(trace.duration) == -1
 
 
-def test_idle_links_differ_from_the_paper_and_from_busy_links():
-    def light(color: str) -> float:
-        return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(color), strict=True))
-
-    for theme in (0, 1):
-        paper = light(THEME["paper"][theme])
-        for name in ("lane", "flow", "warm", "busy"):
-            low, high = sorted((paper, light(THEME[name][theme])))
-            assert (high + 0.05) / (low + 0.05) >= 3, (name, theme)
-
-
 def test_the_moment_is_the_one_asked_for_or_the_one_that_tells_most():
     trace = predicted("pcie, at GPU 0", 4)
     assert draw(trace).at == 0.015
@@ -703,12 +669,6 @@ def test_notebooks_show_the_picture_and_it_can_be_saved(tmp_path):
     assert repr(picture) == "<Drawing: <Trace: shared, 4 events, 2 steps, 10 ms> at 2.5 ms>"
 
 
-def test_several_pictures_below_each_other_are_one_svg():
-    stills = [str(draw(predicted("pcie, sharded", n))) for n in (2, 4)]
-    root = ElementTree.fromstring(stacked(stills))
-    assert [child.get("y") for child in root][0] == "0" and len(root) == 2
-
-
 # ---------------------------------------------------------------- colors
 
 
@@ -747,19 +707,6 @@ def test_the_first_colors_keep_apart_for_every_kind_of_eye(theme, first, apart):
     for seen in BLINDNESS.values():
         for a, b in itertools.combinations(colors, 2):
             assert math.dist(oklab(a, seen), oklab(b, seen)) > apart, (a, b)
-
-
-@pytest.mark.parametrize("theme", [0, 1])
-def test_words_stand_out_from_their_paper(theme):
-    def light(name: str) -> float:
-        return sum(
-            weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear(THEME[name][theme]), strict=True)
-        )
-
-    for name in ("ink", "soft"):
-        for paper in ("paper", "box", "band"):
-            low, high = sorted((light(name), light(paper)))
-            assert (high + 0.05) / (low + 0.05) > 4.5
 
 
 @pytest.mark.slow

@@ -235,14 +235,6 @@ def test_names_are_text():
         assert "<b>&" in texts(svg)
 
 
-def test_the_words_are_those_of_the_language():
-    trace, found = cost.shared(SCHEDULES["zero bubble"]()), set()
-    for language in LANGUAGES:
-        speak(language)
-        found.add(tuple(words for words in texts(str(draw(trace))) if len(words) > 12))
-    assert len(found) == 3
-
-
 @pytest.mark.parametrize("gap", [0.4, 0.6, 0.79, 0.9, 1.5])
 def test_a_narrow_gap_makes_no_rectangle_of_negative_width(gap):
     """Measured tasks have gaps of any width; here it is some thousandths of the whole."""

@@ -59,6 +59,12 @@ class Texts:
         return (TITLE.findall(before) or [(self.id, "")])[-1][0]
 
     @property
+    def stub(self) -> str:
+        """The code from which the learner starts: the exercise's cell in lesson.py."""
+        lesson = (self.folder / "lesson.py").read_text("utf-8")
+        return re.search(rf"(?ms)^# %% exercise-{self.id}\n(.*?)(?=^# %% |\Z)", lesson)[1].strip()
+
+    @property
     def optional(self) -> bool:
         """True if the exercise may be skipped."""
         return self.table.get("optional", False)

@@ -14,7 +14,7 @@ from course.site import prose
 from course.site.build import THEME, code_colors
 from course.site.outputs import shared_looks
 from d2lps import draw, opening, watch
-from d2lps.notebook.first_race import FirstRace
+from d2lps.notebook.explore import FirstRace
 from d2lps.topology import machines
 
 chromium, new_page = browsers.chromium, browsers.new_page
