@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from d2lps.algorithms import sharded
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered
+from d2lps.kvstore.optimizers import Memory, Optimizer, State, lent, remembered
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill, in_rows

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from d2lps.carriers.tensors import widened
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.messages import text
 from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, is_number, numbers_of
 
+State = dict[str, "Tensor | int | float"]  # of a key: "value", flat, and what the optimizer remembers
 Memory = dict[str, State]  # rule → its state for a key; one rule at a time
 
 

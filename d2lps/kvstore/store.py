@@ -9,9 +9,8 @@ from itertools import count
 from torch import Tensor, int64
 
 from d2lps.kvstore.calls import Call, Calls
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.optimizers import Optimizer, State
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (

@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from d2lps.carriers.rendezvous import require_seconds
 from d2lps.kvstore import checkpoint, threads
 from d2lps.kvstore.calls import GRACE, Call, Interrupted
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost, as_known
-from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.options import validate_deadline
+from d2lps.kvstore.optimizers import Optimizer, State
 from d2lps.kvstore.values import KeySpec
 from d2lps.messages import text
 
@@ -237,7 +236,7 @@ class Saving:
             deadline: Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the
                 store.
         """
-        seconds = LONG * self._store._patience if deadline is None else validate_deadline(deadline)
+        seconds = LONG * self._store._patience if deadline is None else require_seconds("deadline", deadline, Refused)
         if self._store._saving is not self:  # a later save has waited for this one, and raised its error
             return
         self._store._calls.run(WaitForSave(self._store, self, seconds))

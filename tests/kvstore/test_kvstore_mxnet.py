@@ -20,7 +20,7 @@ from helpers.scripts import forked
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, Timeout
-from d2lps.kvstore.pslite.limits import DTYPES
+from d2lps.kvstore.pslite.store import DTYPES
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="MXNet 1.9.1 is for Linux on x86-64"

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from d2lps import kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.carriers import leftovers
 from d2lps.kvstore import Refused, checkpoint
-from d2lps.kvstore.placement import Placement
 from d2lps.train.by_store import each
 
 RULES = [("sgd", {"lr": 0.1, "momentum": 0.9}), ("adagrad", {"lr": 0.1}), ("adam", {"lr": 0.1, "rescale_grad": "mean"})]
@@ -308,7 +308,7 @@ def test_a_load_that_is_refused_for_one_key_changes_none(tmp_path):
 
 
 def test_only_worker_0_loads():
-    from d2lps.kvstore.codec import encode
+    from d2lps.kvstore.checkpoint import encode
     from d2lps.kvstore.wire import Op
     from d2lps.kvstore.worker.client import Request
 

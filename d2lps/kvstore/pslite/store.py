@@ -15,21 +15,20 @@ from mmap import mmap
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import DEADLINE, Rendezvous
+from d2lps.algorithms.placement import require_count
+from d2lps.carriers.rendezvous import DEADLINE, Rendezvous, require_seconds
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.launch import own_address, owners
+from d2lps.kvstore.launch import Workers, meet, own_address, owners
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.options import validate_deadline
-from d2lps.kvstore.placement import require_count
-from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
 from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, require_mxnet
-from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
 from d2lps.messages import text
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 ALIGNED = 64  # bytes
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8)
+FLOATING = DTYPES[:3]  # a server of MXNet ends when it receives another dtype
 STARTING = 60.0  # seconds for MXNet's processes to start, also if the deadline of a call is shorter
 
 
@@ -191,7 +190,7 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = DEADLINE,
     dist = kind.startswith("dist")
     if more or servers is not None and not dist:
         raise Refused(text("store.no-option", kind=repr(kind), options=", ".join(more) or "servers"))
-    deadline = validate_deadline(deadline)
+    deadline = require_seconds("deadline", deadline, Refused)
     require_mxnet()
     with ExitStack() as undo:
         rank, size, rendezvous = 0, 1, None
@@ -203,7 +202,7 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = DEADLINE,
         nodes = Nodes(rank, deadline)
         undo.callback(nodes.end, 0.0)
         if dist:
-            _start(nodes, workers, require_count("servers", size if servers is None else servers))
+            _start(nodes, workers, require_count("servers", size if servers is None else servers, error=Refused))
             workers.all_or_none("connected", lambda: nodes.join(kind, workers.left))
             rendezvous.deadline = deadline
         else:
@@ -235,3 +234,48 @@ def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
     for other, (host, pids) in enumerate(processes):
         if other != workers.rank and host == workers.hosts[workers.rank]:
             nodes.watch(pids)
+
+
+# ---- the values that MXNet can hold, and its optimizers that take the same steps as ours
+
+
+def require_value(known: KeySpec, dist: bool) -> None:
+    """Raise Refused if a store of MXNet cannot hold such a value."""
+    dtypes = FLOATING if dist else DTYPES
+    if known.dtype not in dtypes or not known.elements:
+        like = {"elements": known.elements, "dtype": known.dtype, "dtypes": ", ".join(map(name, dtypes))}
+        raise Refused(text("store.mxnet.value", key=repr(known.key), **like))
+
+
+def require_steps(known: KeySpec, optimizer: Optimizer) -> None:
+    """Raise Refused if MXNet's optimizer cannot step such a value."""
+    dtypes = FLOATING[:1] if optimizer.rule == "adagrad" else FLOATING
+    if known.dtype not in dtypes:
+        like = {"dtype": known.dtype, "rule": optimizer.rule, "dtypes": ", ".join(map(name, dtypes))}
+        raise Refused(text("store.mxnet.step", key=repr(known.key), **like))
+
+
+def name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype in MXNet and NumPy."""
+    return str(dtype).removeprefix("torch.")
+
+
+def mxnet_optimizer(optimizer: Optimizer, summed: int) -> tuple[str, dict]:
+    """Return (name, numbers) of MXNet's optimizer with the same steps. Raises Refused if there is none.
+
+    MXNet's AdaGrad has eps under the root, and its Adam adds eps before the bias correction: with the usual small eps
+    the steps are the same up to rounding.
+    """
+    rule, numbers = optimizer.rule, dict(optimizer.numbers)
+    options = {
+        "learning_rate": numbers.pop("lr"),
+        "wd": numbers.pop("weight_decay", 0.0),
+        "rescale_grad": 1 / summed if optimizer.scale == "mean" else optimizer.scale,
+    }
+    eps = numbers.pop("eps", 1e-8 if rule == "adam" else 1e-10)
+    if rule != "sgd" and not 0 < eps <= 1e-8:
+        raise Refused(text("store.mxnet.eps", eps=repr(eps), rule=rule))
+    if rule == "adagrad" and options["wd"]:
+        raise Refused(text("store.mxnet.decay"))
+    eps = {"sgd": {}, "adagrad": {"eps": eps**2}, "adam": {"epsilon": eps}}[rule]
+    return rule, options | eps | numbers

@@ -19,14 +19,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import DEADLINE
+from d2lps.carriers.rendezvous import DEADLINE, require_seconds
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.options import validate_deadline
-from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import unpacked
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
@@ -108,7 +107,7 @@ class ServerClient:
         certificates: tls.Certificates | None = None,
         register: Register | StoreRegister | None = None,
     ):
-        self.number, self.address, self.deadline = number, address, validate_deadline(deadline)
+        self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
         self._register, self._view, self._pace = register, 0, SEVERAL if register else ONE
         self._kept: dict[int, tuple[int, Request]] = {}  # the pushes that are kept, by part, with their rounds
         self.keys: Iterable = ()  # of the slot, for the error if it is lost

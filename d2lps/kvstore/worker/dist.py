@@ -12,13 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.algorithms.placement import Placement
-from d2lps.kvstore import codec, record
+from d2lps.algorithms.placement import Placement, require_count
+from d2lps.kvstore import checkpoint, record
 from d2lps.kvstore.calls import Call, Interrupted
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost, as_known
-from d2lps.kvstore.optimizers import Optimizer, said
-from d2lps.kvstore.placement import require_count
+from d2lps.kvstore.optimizers import Optimizer, State, said
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
@@ -35,18 +33,91 @@ from d2lps.kvstore.values import (
     memory_of,
     overlap,
     same,
+    validate_key,
 )
-from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, as_bytes, raw
+from d2lps.kvstore.wire.arena import SHARED, Arena
+from d2lps.kvstore.wire.frames import DTYPES, ENTRIES, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
-from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
 from d2lps.messages import text
 from d2lps.trace import Trace
 
+BYTES, PARTS = 1 << 20, 4096  # at most, in one frame
 NAMES = 1024  # parts that one frame initialises: also the longest names fit
 SMALL = 1 << 16  # bytes that are sent by the calling thread: to wake another one takes longer
 KEPT = 64  # lists of keys whose bundles are kept
+
+
+# ---- bundles: what travels in one frame. Small parts of one server and dtype travel together, large ones alone: so a
+# server adds one frame while the next one travels, and a small key costs no frame of its own. What lies in shared
+# memory does not travel: one frame says where all of it lies.
+
+
+class Bundle:
+    """Parts of some keys, for one server, in the order of the keys.
+
+    ``places``: for each part the place of its key among the keys; ``cuts``: the elements of that key, None for all;
+    ``sizes``: how many these are; ``numbers``: of the shards; ``shared``: the parts travel through shared memory.
+    """
+
+    def __init__(self, server: int, dtype: torch.dtype, shared: bool):
+        self.server, self.dtype, self.shared = server, dtype, shared
+        self.places: list[int] = []
+        self.cuts: list[slice | None] = []
+        self.sizes: list[int] = []
+        self.numbers: list[int] = []
+
+    def name(self, keys: Sequence[KeySpec], i: int) -> str:
+        """Return the name by which the server knows part ``i``."""
+        spec = keys[self.places[i]]
+        servers = [part.server for part, _ in spec.parts]
+        which = f" {servers.index(self.server) + 1}/{len(servers)}" if len(servers) > 1 else ""
+        return validate_key(spec.key) + which
+
+    def entries(self, rounds: Sequence[int]) -> np.ndarray:
+        """Return the table of a frame; ``rounds`` are by key."""
+        entries = np.empty(len(self.places), ENTRIES)
+        entries["part"], entries["elements"], entries["dtype"] = self.numbers, self.sizes, DTYPES.index(self.dtype)
+        entries["round"] = [rounds[place] for place in self.places]
+        entries["in_rows"] = 0
+        return entries
+
+    def pieces(self, flats: Sequence[Tensor]) -> list[Tensor]:
+        """Return views of these parts in flat tensors, one per key."""
+        return [
+            flats[place] if cut is None else flats[place][cut]
+            for place, cut in zip(self.places, self.cuts, strict=True)
+        ]
+
+    def joined(self, flats: Sequence[Tensor]) -> Tensor:
+        """Return the same as one tensor, without a copy if it is one piece."""
+        pieces = self.pieces(flats)
+        return pieces[0].resolve_neg() if len(pieces) == 1 else torch.cat(pieces)
+
+
+def bundled(keys: Sequence[KeySpec], shares: Sequence[bool], most: int = PARTS) -> list[Bundle]:
+    """Return all parts of ``keys`` in bundles of at most ``most``; ``shares``: by server, if it shares memory."""
+    bundles: list[Bundle] = []
+    opened: dict[tuple[int, bool], tuple[Bundle, int]] = {}  # by server and shared: the bundle, and its bytes so far
+    for place, spec in enumerate(keys):
+        for part, number in spec.parts:
+            size = part.stop - part.start
+            nbytes = size * spec.dtype.itemsize
+            shared = nbytes >= SHARED and shares[part.server]
+            bundle, filled = opened.get((part.server, shared), (None, 0))
+            full = bundle is None or bundle.dtype != spec.dtype or len(bundle.places) == most
+            if full or not shared and filled + nbytes > BYTES:
+                bundle, filled = Bundle(part.server, spec.dtype, shared), 0
+                bundles.append(bundle)
+            opened[part.server, shared] = bundle, filled + nbytes
+            bundle.places.append(place)
+            bundle.cuts.append(None if len(spec.parts) == 1 else slice(part.start, part.stop))
+            bundle.sizes.append(size)
+            bundle.numbers.append(number)
+    return bundles
+
+
+# ---- the store
 
 
 class DistStore(KVStore):
@@ -128,7 +199,7 @@ class DistStore(KVStore):
         """
         spec = self._only(key)
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
-        require_count("rounds", rounds)
+        require_count("rounds", rounds, error=Refused)
         return record.trace(self.type, self.num_workers, self._run(ReadRecords(self)), sizes, rounds)
 
     def staleness(self, key=None) -> list[record.Pull]:
@@ -416,7 +487,7 @@ class DistStore(KVStore):
         try:
             for spec in keys:
                 parts = [self._kept_part(part.server, shard, number, saving) for part, shard in spec.parts]
-                yield spec, codec.joined(parts)
+                yield spec, checkpoint.joined(parts)
         finally:
             self._tell(Op.STATE, {"save": number, "keep": False})
 
@@ -428,8 +499,8 @@ class DistStore(KVStore):
             request = client.ask(Request(Op.STATE, metadata=metadata))
             layout = client.wait(request, time.monotonic() + self._patience).metadata
             whole += request.into
-            size = codec.size(layout)
-        return codec.decode(layout, memoryview(whole))
+            size = checkpoint.size(layout)
+        return checkpoint.decode(layout, memoryview(whole))
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
         """Make the parts ready on all servers, and only then have all take theirs."""
@@ -438,7 +509,7 @@ class DistStore(KVStore):
             for spec, state in states:
                 requests = []
                 for part, shard in spec.parts:
-                    metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
+                    metadata, payload = checkpoint.encode(checkpoint.cut(state, part.start, part.stop))
                     metadata |= loads | {"part": shard, "rule": rule["rule"], "rule_numbers": rule["numbers"]}
                     requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
                     parts[part.server] += 1
@@ -532,17 +603,6 @@ class KeysOf:
         return (spec.key for spec in specs if any(part.server == self._slot for part, _ in spec.parts))
 
 
-def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
-    """Return the push of the rows of one part that a gradient in rows has."""
-    entries["in_rows"] = 1
-    cut = bundle.cuts[0] or slice(0, spec.elements)
-    rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
-    start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()
-    values = gradient.values()[start:stop].reshape(-1).cpu().contiguous().resolve_neg()
-    pieces = torch.tensor([stop - start]), rows[start:stop] - first, values
-    return Request(Op.PUSH, entries, payload=raw(torch.cat([*map(as_bytes, pieces)])))
-
-
 class ReadRecords(Call):
     """Read the records of all servers."""
 
@@ -566,3 +626,14 @@ def end(
             ends.callback(resource.close)
         for resource in (*clients, *started):  # all are told before any is waited for
             resource.leave()
+
+
+def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
+    """Return the push of the rows of one part that a gradient in rows has."""
+    entries["in_rows"] = 1
+    cut = bundle.cuts[0] or slice(0, spec.elements)
+    rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
+    start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()
+    values = gradient.values()[start:stop].reshape(-1).cpu().contiguous().resolve_neg()
+    pieces = torch.tensor([stop - start]), rows[start:stop] - first, values
+    return Request(Op.PUSH, entries, payload=raw(torch.cat([*map(as_bytes, pieces)])))
