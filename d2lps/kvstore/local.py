@@ -10,7 +10,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Memory, Optimizer, State, lent, remembered
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
-from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill, in_rows
+from d2lps.kvstore.values import KeySpec, Value, added, counted, each_of, fill, in_rows
 from d2lps.messages import text
 
 
@@ -29,7 +29,7 @@ class LocalStore(KVStore):
             self._values[spec], self._memory[spec] = added([value]).clone(), {}
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         done = [spec for spec in keys if spec in retry]
         with counted(done):
@@ -40,19 +40,19 @@ class LocalStore(KVStore):
         if outs is not None:
             self._pull_after_push(keys, outs)
 
-    def _added(self, spec: KeySpec, given: Given) -> Tensor:
+    def _added(self, spec: KeySpec, given: Value) -> Tensor:
         total = self._sum(given)
         if self.optimizer is None:
             return total
         value = self._values[spec]
         return self.optimizer.stepped(value, total, self._memory[spec], 1, torch.empty_like(value))
 
-    def _sum(self, given: Given) -> Tensor:
+    def _sum(self, given: Value) -> Tensor:
         total = added(given)
         return total if in_rows(given) or total.data_ptr() != each_of(given)[0].data_ptr() else total.clone()
 
     @torch.inference_mode()  # as ``out`` may have been made there
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
         for spec, into in zip(keys, outs, strict=True):
             fill(into, self._values[spec])
 
@@ -90,7 +90,7 @@ class DeviceStore(LocalStore):
             raise Refused(text("store.nothing-summed"))
         return self._summed
 
-    def _sum(self, given: Given) -> Tensor:
+    def _sum(self, given: Value) -> Tensor:
         values = each_of(given)
         if len(values) == 1:
             return super()._sum(given)

@@ -8,15 +8,14 @@ from itertools import count
 
 from torch import Tensor, int64
 
-from d2lps.kvstore.calls import Call, Calls
-from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.calls import Call, Calls, Push
+from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer, State
-from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
-    Given,
     Key,
     KeySpec,
+    Value,
     as_key,
     as_tensor,
     counted,
@@ -52,7 +51,7 @@ class KVStore:
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
         self._patience = patience
-        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
+        self._calls = Calls(f"d2lps store {name}".strip(), patience)
         self._saving: Saving | None = None  # the last save in the background
         self._attempts = count(1)  # of calls of all workers, at worker 0
         self._barriers = 0  # how often all workers have met at barrier()
@@ -102,7 +101,7 @@ class KVStore:
             priority, ignore_sparse: Taken, as MXNet has them, and change nothing.
         """
         keys, outs = self._resolve_outs(key, out)
-        self._run(Pull(self, keys, outs))
+        self._run(Call(lambda: self._pull(keys, outs), keys))
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed.
@@ -149,7 +148,7 @@ class KVStore:
                 require_writable(array, spec)
             if spec.elements:
                 wanted.append((spec, per_device(into), index))
-        self._run(PullRows(self, wanted))
+        self._run(Call(lambda: self._pull_rows(wanted), [spec for spec, _, _ in wanted]))
 
     def set_optimizer(self, optimizer, **numbers) -> None:
         """From now on a push is the gradient of a step: ``set_optimizer("sgd", lr=0.1, momentum=0.9)``.
@@ -246,12 +245,12 @@ class KVStore:
         raise NotImplementedError
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         """Push, and pull into ``outs`` if there are some. The keys of ``retry`` are counted already."""
         raise NotImplementedError
 
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
         """Fill ``outs``."""
         raise NotImplementedError
 
@@ -289,7 +288,7 @@ class KVStore:
         """Tell those who wait at a barrier, while the block runs, that worker 0 is at work and will come."""
         return nullcontext()
 
-    def _pull_after_push(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull_after_push(self, keys: list[KeySpec], outs: list[Value]) -> None:
         with counted(keys):
             self._calls.current.require_wanted()  # else what was pushed stays as it is, if it lies where that goes
             self._pull(keys, outs)
@@ -314,7 +313,7 @@ class KVStore:
             raise Refused(text("store.which-key", keys=keys) if keys else text("store.no-keys"))
         return next(iter(self._keys.values())) if key is None else self._spec(as_key(key))
 
-    def _resolve(self, key, arrays, role: str) -> tuple[list[KeySpec], list[Given]]:
+    def _resolve(self, key, arrays, role: str) -> tuple[list[KeySpec], list[Value]]:
         """Return the keys and their arrays: checked, and pushed ones converted if necessary."""
         # No object is made per key: with ten thousand of them Python would collect garbage many times.
         keys, checked = [], []
@@ -334,7 +333,7 @@ class KVStore:
             checked.append(given)
         return keys, checked
 
-    def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Given]]:
+    def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Value]]:
         if out is None:
             raise Refused(text("store.no-out"))
         keys, outs = self._resolve(key, out, "out")
@@ -346,14 +345,14 @@ class KVStore:
         return keys, outs
 
 
-# ---- the calls, each in a thread of the store
+# ---- calls that an interruption may reach when they are done
 
 
 class Init(Call):
     """Give new keys their first values."""
 
     def __init__(self, store: KVStore, fresh: list[tuple[KeySpec, Tensor]]):
-        super().__init__(("init",))
+        super().__init__(turn="init")
         self.store, self.fresh = store, fresh
 
     def work(self) -> None:
@@ -371,63 +370,11 @@ class Init(Call):
             self.store._keys.pop(spec.key, None)
 
 
-class Push(Call):
-    """Push, and pull if there are ``outs``."""
-
-    def __init__(self, store: KVStore, keys: list[KeySpec], values: list[Given], outs: list[Given] | None = None):
-        super().__init__(keys)
-        self.store, self.specs, self.values, self.outs = store, keys, values, outs
-
-    def work(self) -> None:
-        repeats = self.store._repeats
-        retry = repeats.counted(self.specs, self.values)
-        try:
-            self.store._push(self.specs, self.values, self.outs, retry)
-        except KVError as error:
-            if error.counted or error.unknown:  # else nothing has changed
-                repeats.forget(self.specs)
-                repeats.remember(self.specs, self.values, error)
-            raise
-        repeats.forget(self.specs)
-
-    def missed(self, done: bool) -> KVError:
-        repeats, error = self.store._repeats, KVError()
-        counted = self.specs if done else repeats.counted(self.specs, self.values)
-        error.counted = tuple(spec.key for spec in self.specs if spec in counted)
-        if done:  # if what was pulled replaced the values, the same call again has the new ones
-            repeats.remember(self.specs, self.values, error)
-        return error
-
-
-class Pull(Call):
-    """Pull whole keys."""
-
-    def __init__(self, store: KVStore, keys: list[KeySpec], outs: list[Given]):
-        super().__init__(keys)
-        self.store, self.specs, self.outs = store, keys, outs
-
-    def work(self) -> None:
-        self.store._pull(self.specs, self.outs)
-        self.store._repeats.forget(self.specs)
-
-
-class PullRows(Call):
-    """Pull rows of keys."""
-
-    def __init__(self, store: KVStore, wanted: list[tuple[KeySpec, list, Tensor]]):
-        super().__init__([spec for spec, _, _ in wanted])
-        self.store, self.wanted = store, wanted
-
-    def work(self) -> None:
-        self.store._pull_rows(self.wanted)
-        self.store._repeats.forget(self.keys)
-
-
 class Barrier(Call):
     """Wait for all workers."""
 
     def __init__(self, store: KVStore):
-        super().__init__(("barrier",))
+        super().__init__(turn="barrier")
         self.store = store
 
     def work(self) -> None:

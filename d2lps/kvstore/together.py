@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from d2lps.carriers.rendezvous import require_seconds
 from d2lps.kvstore import checkpoint, threads
-from d2lps.kvstore.calls import GRACE, Call, Interrupted
+from d2lps.kvstore.calls import GRACE, UNENDED, Call, Interrupted, forget
 from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost, as_known
 from d2lps.kvstore.optimizers import Optimizer, State
 from d2lps.kvstore.values import KeySpec
@@ -37,7 +37,7 @@ class Together(Call):
 
     def __init__(self, store):
         super().__init__()
-        self.store = store
+        self.store, self.repairs = store, (self.name,)
         self._led = False  # worker 0 may have begun to work
         self._outcome: dict | None = None  # as worker 0 told it to all
 
@@ -50,9 +50,6 @@ class Together(Call):
 
     def follow_up(self, result: object) -> object:
         """Take over what worker 0 has returned. Return the result of the call."""
-
-    def repairs(self, unended: str) -> bool:
-        return unended == self.name
 
     def missed(self, done: bool) -> None:
         if done:
@@ -138,10 +135,7 @@ class Load(Together):
 
     def __init__(self, store, path):
         super().__init__(store)
-        self.path = path
-
-    def repairs(self, unended: str) -> bool:
-        return True
+        self.path, self.repairs = path, UNENDED
 
     def lead(self, number: int) -> dict:
         specs = self.store._keys
@@ -156,7 +150,7 @@ class Load(Together):
     def follow_up(self, result: dict) -> None:
         optimizer = result["optimizer"]
         self.store.optimizer = optimizer and Optimizer.read(*optimizer)
-        self.store._repeats.clear()  # what was counted is gone
+        forget(self.store._keys.values())  # what was counted is gone
 
 
 class Save(Together):
@@ -283,7 +277,7 @@ class WaitForSave(Call):
     """Wait, with all workers, until a save in the background is over."""
 
     def __init__(self, store, saving: Saving, seconds: float):
-        super().__init__(("wait",))
+        super().__init__(turn="wait")
         self.store, self.saving, self.seconds = store, saving, seconds
 
     def work(self) -> None:

@@ -17,19 +17,20 @@ from d2lps.kvstore.wire.frames import DTYPES, as_bytes, raw
 from d2lps.messages import text
 
 Key = str | int
-Given = Tensor | list  # for one key: a tensor of its shape, or a list of tensors, one per device
+Value = Tensor | list  # for one key: a tensor of its shape, or a list of tensors, one per device
 
 
 class KeySpec:
     """An initialized key: the type of its values, the places of its parts, the number of its pushes."""
 
-    __slots__ = tuple("key shape dtype elements width parts pushes buffers".split())
+    __slots__ = tuple("key shape dtype elements width parts pushes failed buffers".split())
 
     def __init__(self, key: Key, first: Tensor):
         self.key, self.shape, self.dtype, self.elements = key, tuple(first.shape), first.dtype, first.numel()
         self.width = max(1, prod(self.shape[1:]))  # elements of a row
         self.parts: list = []  # (Part, the number of its shard at its server)
         self.pushes = 0  # that are counted
+        self.failed = None  # the FailedPush that named it last, until another push or pull succeeds
         self.buffers = Buffers()  # from which servers read pushes
 
     def plain(self, given: object) -> bool:
@@ -167,17 +168,17 @@ def has_memory(tensor: Tensor) -> bool:
         return False
 
 
-def each_of(given: Given) -> Sequence:
+def each_of(given: Value) -> Sequence:
     """Return the values of one key as a sequence, one per device."""
     return given if isinstance(given, list) else (given,)
 
 
-def in_rows(given: Given) -> bool:
+def in_rows(given: Value) -> bool:
     """Return True for a pushed value that has only some rows: see :meth:`KeySpec.as_pushed`."""
     return type(given) is list and given[0].is_sparse
 
 
-def added(values: Given) -> Tensor:
+def added(values: Value) -> Tensor:
     """Return the flat sum in main memory, added in order; a single tensor is not copied unless it has to be."""
     total = values
     if type(values) is list:
@@ -189,17 +190,17 @@ def added(values: Given) -> Tensor:
     return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
 
 
-def copied(given: Given) -> list[Tensor]:
+def copied(given: Value) -> list[Tensor]:
     """Return flat copies of the values."""
     return [added(value).resolve_neg().clone() for value in each_of(given)]
 
 
-def digests(given: Given) -> list[bytes]:
+def digests(given: Value) -> list[bytes]:
     """Return digests of the bits of the values."""
     return [blake2b(raw(added(value).resolve_neg()), digest_size=32).digest() for value in each_of(given)]
 
 
-def same(copies: list[Tensor], given: Given) -> bool:
+def same(copies: list[Tensor], given: Value) -> bool:
     """Return True if the values have the same bits as their earlier :func:`copied`."""
     values = [added(value).resolve_neg() for value in each_of(given)]
     pairs = zip(values, copies, strict=False)
@@ -248,7 +249,7 @@ def folded(tensor: Tensor) -> bool:
     return int(spots.count_nonzero()) < tensor.numel()
 
 
-def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
+def in_place(values: Iterable[Value], outs: Iterable[Value]) -> bool:
     """Return True if the memory of a pushed value may overlap that of an ``out``."""
     pushed, pulled = ([*map(_extent, chain(*map(each_of, group)))] for group in (values, outs))
     return any(start < stop and begin < end for start, end in pushed for begin, stop in pulled)
@@ -294,7 +295,7 @@ def memory_of(out: object) -> "Tensor | None":
     return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
-def fill(outs: Given, value: Tensor) -> None:
+def fill(outs: Value, value: Tensor) -> None:
     """Copy the flat value to every one of ``outs`` that does not hold it already."""
     for out in each_of(outs):
         memory = memory_of(out)

@@ -247,7 +247,7 @@ def test_a_file_that_says_more_than_there_is_costs_no_memory(saved):
     text = path.read_bytes()
     (length,) = checkpoint.LENGTH.unpack_from(text, len(checkpoint.MAGIC))
     start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size + 32 + length
-    _, size = checkpoint._layout(json.loads(text[start - length : start]))
+    _, size = checkpoint._entries(json.loads(text[start - length : start]))
     os.truncate(path, start + size)  # now it has what it says
     with pytest.raises(Refused, match="which is not initialized"):
         checkpoint.read(path, kept)

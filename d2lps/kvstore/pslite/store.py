@@ -22,7 +22,7 @@ from d2lps.kvstore.launch import Workers, meet, own_address, owners
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, require_mxnet
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
+from d2lps.kvstore.values import KeySpec, Value, each_of, fill, validate_key
 from d2lps.messages import text
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
@@ -90,7 +90,7 @@ class PsLiteStore(KVStore):
             self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(text("store.mxnet.no-optimizer"))
@@ -114,7 +114,7 @@ class PsLiteStore(KVStore):
             self._pull_after_push(keys, outs)
 
     @torch.inference_mode()  # ``out`` may be an inference tensor
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
         with self._calling:
             self._ask("pull", keys=[self._numbers[known] for known in keys])
             for known, out in zip(keys, outs, strict=True):

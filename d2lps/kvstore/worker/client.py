@@ -45,7 +45,8 @@ class Request:
 
     ``into``: where the answer belongs, as it comes through the socket; ``write``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
-    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more.
+    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more;
+    ``server``: the number of the one that is asked; ``places``: of the keys of a push in the lists of the call.
     """
 
     op: Op
@@ -60,6 +61,8 @@ class Request:
     error: KVError | None = None
     counted: bool | None = False
     until: float = math.inf
+    server: int = 0
+    places: Sequence[int] = ()
     done: Once = field(default_factory=Once)
 
     @property
@@ -161,7 +164,7 @@ class ServerClient:
                 request.number = self._asked
                 self._pending[request.number] = request
             try:
-                self._report_read()
+                self._read and self._report_read()
                 self._send(self._channel, request)
             except BaseException:
                 with self._state:  # it would be asked again
@@ -197,8 +200,8 @@ class ServerClient:
         if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
             left = max(self.deadline - self._silent, self.deadline / 8)
             over = not request.done.wait(min(left, self.deadline / 2))
-        silent = self._silent  # before the connection is made anew, should this request stand in its way
         if request.answer is None and request.error is None:
+            silent = self._silent  # before the connection is made anew, should this request stand in its way
             self.forget(request)
         if request.error is not None:
             raise copy.copy(request.error)
