@@ -28,7 +28,7 @@ from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text, why
 
-MOST_OF_A_PATH = 70  # bytes of a folder's path, which leave room for a name in it and the number of a server
+MOST_OF_A_PATH = 70  # bytes of a folder's path, which leave enough for a name in it and the number of a server
 JOINING = 8.0  # the shortest default, in seconds: Python and torch take some time to start
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
 
@@ -233,7 +233,7 @@ def _start_servers(workers: Workers, spec: dict, local: bool, undo: ExitStack) -
     started: list = []
 
     def start_mine() -> list:
-        spec["tls"] and context(spec["tls"], False)  # so that all workers are told about invalid files
+        spec["tls"] and context(spec["tls"], False)  # so that all workers know of invalid files
         with ExitStack() as until_started:
             folder, *holds = socket_folder() if mine and local else (None,)  # the descriptor keeps the folder
             for descriptor in holds:
@@ -291,12 +291,12 @@ def own_address() -> str:
 
 
 def validate_joining(joining: object, deadline: float) -> float:
-    """Return the given or default seconds for all workers and servers to start. Raises Refused."""
+    """Return the seconds, or by default enough, for all workers and servers to start. Raises Refused."""
     return max(deadline, JOINING) if joining is None else require_seconds("joining", joining, Refused)
 
 
 def validate_placement(placement: Placement | Mapping | None, servers: int) -> Placement:
-    """Return the given or default placement of keys on so many servers. Raises Refused."""
+    """Return the placement of keys, or the default one, on so many servers. Raises Refused."""
     if isinstance(placement, Placement):
         if not {*placement.servers} <= {*range(servers)}:
             raise Refused(text("store.placement-over", given=placement.servers, last=servers - 1))

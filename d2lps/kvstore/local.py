@@ -33,23 +33,23 @@ class LocalStore(KVStore):
     ) -> None:
         done = [spec for spec in keys if spec in retry]
         with counted(done):
-            for spec, given in zip(keys, values, strict=True):
+            for spec, value in zip(keys, values, strict=True):
                 if spec not in retry:
-                    self._values[spec] = self._added(spec, given)
+                    self._values[spec] = self._added(spec, value)
                     done.append(spec)
         if outs is not None:
             self._pull_after_push(keys, outs)
 
-    def _added(self, spec: KeySpec, given: Value) -> Tensor:
-        total = self._sum(given)
+    def _added(self, spec: KeySpec, value: Value) -> Tensor:
+        total = self._sum(value)
         if self.optimizer is None:
             return total
-        value = self._values[spec]
-        return self.optimizer.stepped(value, total, self._memory[spec], 1, torch.empty_like(value))
+        before = self._values[spec]
+        return self.optimizer.stepped(before, total, self._memory[spec], 1, torch.empty_like(before))
 
-    def _sum(self, given: Value) -> Tensor:
-        total = added(given)
-        return total if in_rows(given) or total.data_ptr() != each_of(given)[0].data_ptr() else total.clone()
+    def _sum(self, value: Value) -> Tensor:
+        total = added(value)
+        return total if in_rows(value) or total.data_ptr() != each_of(value)[0].data_ptr() else total.clone()
 
     @torch.inference_mode()  # as ``out`` may have been made there
     def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
@@ -64,10 +64,10 @@ class LocalStore(KVStore):
     def _choose(self, optimizer: Optimizer, number: int) -> None:
         """Do nothing: the state of a key is looked at in its next step."""
 
-    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        kept = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+        snapshot = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
         optimizer = self.optimizer
-        return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in kept)
+        return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in snapshot)
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
         for spec, state in states:
@@ -90,10 +90,10 @@ class DeviceStore(LocalStore):
             raise Refused(text("store.nothing-summed"))
         return self._summed
 
-    def _sum(self, given: Value) -> Tensor:
-        values = each_of(given)
+    def _sum(self, value: Value) -> Tensor:
+        values = each_of(value)
         if len(values) == 1:
-            return super()._sum(given)
+            return super()._sum(value)
         from d2lps.carriers.execute import run
         from d2lps.carriers.here import Here
 

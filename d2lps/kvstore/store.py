@@ -66,9 +66,9 @@ class KVStore:
             value (array, or list of arrays): One for each key; its shape and dtype are the key's from now on.
         """
         fresh = []
-        for name, given in paired(key, value):
+        for name, first in paired(key, value):
             validate_key(name)
-            first = as_tensor(per_device(given)[0], text("store.first-value", key=repr(name)))
+            first = as_tensor(per_device(first)[0], text("store.first-value", key=repr(name)))
             fresh.append((KeySpec(name, first), first))
         self._run(Init(self, fresh))
 
@@ -262,7 +262,7 @@ class KVStore:
         """Set the optimizer of all servers, as worker 0; a later one has a higher ``number``."""
         raise NotImplementedError
 
-    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         """Keep all keys as they are for save ``number``, as worker 0, and return their states, which may be lazy."""
         raise NotImplementedError
 
@@ -317,20 +317,20 @@ class KVStore:
         """Return the keys and their arrays: checked, and pushed ones converted if necessary."""
         # No object is made per key: with ten thousand of them Python would collect garbage many times.
         keys, checked = [], []
-        for name, given in paired(key, arrays):
+        for name, value in paired(key, arrays):
             spec = self._spec(name)
             try:
-                plain = spec.plain(given)
+                plain = spec.plain(value)
             except RuntimeError:  # a nested tensor has no shape
                 plain = False
             if not plain:
-                given = [spec.as_pushed(one) if role == "pushed" else one for one in per_device(given)]
-                if role == "pushed" and len(given) > 1:
-                    given = [one.to_dense() if one.is_sparse else one for one in given]
-                for one in given if role != "pushed" or not in_rows(given) else ():
+                value = [spec.as_pushed(one) if role == "pushed" else one for one in per_device(value)]
+                if role == "pushed" and len(value) > 1:
+                    value = [one.to_dense() if one.is_sparse else one for one in value]
+                for one in value if role != "pushed" or not in_rows(value) else ():
                     spec.validate(one, role)
             keys.append(spec)
-            checked.append(given)
+            checked.append(value)
         return keys, checked
 
     def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Value]]:

@@ -169,12 +169,12 @@ class Save(Together):
         store, before = self.store, self.store._saving
         if before and not before._wait_over(LONG * store._patience, self):
             raise Timeout(text("store.still-saving", path=before.path))
-        if before and before._error and not before._told:
-            before._told = True
+        if before and before._error and not before._reported:
+            before._reported = True
             raise Refused(text("store.not-saved", path=before.path, why=before._error))
         checkpoint.require_place(self.path)
         saving = Saving(store, self.path, number)
-        saving._begin(store._keep(number, saving), self.then)
+        saving._begin(store._take_snapshot(number, saving), self.then)
         if self.background:
             store._saving = saving
             return number
@@ -215,7 +215,7 @@ class Saving:
         self._over, self._unwanted = threading.Event(), False
         self._writes = False  # it is this worker that writes
         self._error: KVError | None = None
-        self._told = False  # the user of the store knows the error
+        self._reported = False  # the user of the store knows the error
         self._waits = 0  # calls of wait() that all workers ended with Timeout
 
     @property
@@ -296,5 +296,5 @@ class WaitForSave(Call):
             raise Timeout(text("store.still-saving", path=saving.path))
         saving._over.set()
         if outcome["error"]:
-            saving._told = True
+            saving._reported = True
             raise copy.copy(saving._error) or Refused(outcome["error"])

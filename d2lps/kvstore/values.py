@@ -33,19 +33,19 @@ class KeySpec:
         self.failed = None  # the FailedPush that named it last, until another push or pull succeeds
         self.buffers = Buffers()  # from which servers read pushes
 
-    def plain(self, given: object) -> bool:
+    def plain(self, value: object) -> bool:
         """Return True for a plain tensor of this key in main memory: a fast check, for ten thousand keys."""
         return (
-            type(given) is Tensor
-            and given.dtype is self.dtype
-            and given.shape == self.shape
-            and given.is_cpu
-            and not given.requires_grad
-            and (given.data_ptr() != 0 or not self.elements)  # raises if it is not dense
+            type(value) is Tensor
+            and value.dtype is self.dtype
+            and value.shape == self.shape
+            and value.is_cpu
+            and not value.requires_grad
+            and (value.data_ptr() != 0 or not self.elements)  # raises if it is not dense
         )
 
     def validate(self, array: object, role: str, shape: tuple[int, ...] | None = None) -> None:
-        """Raise Refused unless ``array`` has the dtype of the key, and its shape or the given one.
+        """Raise Refused unless ``array`` has the dtype of the key, and the ``shape``, by default that of the key.
 
         ``role`` is ``"pushed"`` or ``"out"``.
         """
@@ -54,7 +54,7 @@ class KeySpec:
         tensor = array
         if not isinstance(array, Tensor) or not is_dense(array) or not has_memory(array):
             tensor = as_tensor(array, text("store.of-key", role=role_text, key=repr(self.key)))
-        self._require_like(tensor, role_text, shape)
+        self._require_type(tensor, role_text, shape)
 
     def as_pushed(self, value: object) -> Tensor:
         """Return a pushed value as a dense tensor; a sparse gradient of rows as a coalesced one, with each row once.
@@ -63,7 +63,7 @@ class KeySpec:
         """
         role = text("store.role.pushed")
         if isinstance(value, Tensor) and value.layout is torch.sparse_coo:
-            self._require_like(value, role, self.shape)  # before its memory is taken
+            self._require_type(value, role, self.shape)  # before its memory is taken
             rows, value = value._indices(), value.detach()._values()
             try:  # torch would write rows that do not exist somewhere else
                 value = torch.sparse_coo_tensor(rows, value, self.shape, check_invariants=True)
@@ -78,10 +78,10 @@ class KeySpec:
             value = value.to_dense()
         return as_tensor(value, role)
 
-    def _require_like(self, tensor: Tensor, role: str, shape: tuple[int, ...]) -> None:
+    def _require_type(self, tensor: Tensor, role: str, shape: tuple[int, ...]) -> None:
         if tensor.shape != shape or tensor.dtype != self.dtype:
-            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role}
-            raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **given))
+            found = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role}
+            raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **found))
 
 
 def known_by(keys: Iterable[KeySpec]) -> tuple[str, str]:
@@ -168,14 +168,14 @@ def has_memory(tensor: Tensor) -> bool:
         return False
 
 
-def each_of(given: Value) -> Sequence:
+def each_of(value: Value) -> Sequence:
     """Return the values of one key as a sequence, one per device."""
-    return given if isinstance(given, list) else (given,)
+    return value if isinstance(value, list) else (value,)
 
 
-def in_rows(given: Value) -> bool:
+def in_rows(value: Value) -> bool:
     """Return True for a pushed value that has only some rows: see :meth:`KeySpec.as_pushed`."""
-    return type(given) is list and given[0].is_sparse
+    return type(value) is list and value[0].is_sparse
 
 
 def added(values: Value) -> Tensor:
@@ -190,21 +190,21 @@ def added(values: Value) -> Tensor:
     return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
 
 
-def copied(given: Value) -> list[Tensor]:
+def copied(value: Value) -> list[Tensor]:
     """Return flat copies of the values."""
-    return [added(value).resolve_neg().clone() for value in each_of(given)]
+    return [added(one).resolve_neg().clone() for one in each_of(value)]
 
 
-def digests(given: Value) -> list[bytes]:
+def digests(value: Value) -> list[bytes]:
     """Return digests of the bits of the values."""
-    return [blake2b(raw(added(value).resolve_neg()), digest_size=32).digest() for value in each_of(given)]
+    return [blake2b(raw(added(one).resolve_neg()), digest_size=32).digest() for one in each_of(value)]
 
 
-def same(copies: list[Tensor], given: Value) -> bool:
+def same(copies: list[Tensor], value: Value) -> bool:
     """Return True if the values have the same bits as their earlier :func:`copied`."""
-    values = [added(value).resolve_neg() for value in each_of(given)]
-    pairs = zip(values, copies, strict=False)
-    return len(values) == len(copies) and all(torch.equal(as_bytes(value), as_bytes(copy)) for value, copy in pairs)
+    flats = [added(one).resolve_neg() for one in each_of(value)]
+    pairs = zip(flats, copies, strict=False)
+    return len(flats) == len(copies) and all(torch.equal(as_bytes(flat), as_bytes(copy)) for flat, copy in pairs)
 
 
 @contextmanager

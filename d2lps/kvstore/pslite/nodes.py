@@ -128,9 +128,9 @@ class Nodes:
         if not self._started:
             raise Refused(text("store.closed"))
         if self.over:
-            again = copy.copy(self.over)  # with its ranks or servers
-            again.args = (text("store.mxnet.ended", why=self.over),)
-            raise again
+            error = copy.copy(self.over)  # with its ranks or servers
+            error.args = (text("store.mxnet.ended", why=self.over),)
+            raise error
 
     def ask(self, do: str, **request) -> None:
         """Let this worker's child do something, and wait for it. Raises KVError within the deadline."""

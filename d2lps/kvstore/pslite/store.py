@@ -78,48 +78,48 @@ class PsLiteStore(KVStore):
 
     def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         self._nodes.require_usable()
-        for known, _ in fresh:
-            require_value(known, bool(self._rendezvous))
-        self._require_alike([[validate_key(known.key), str(known.dtype), known.elements] for known, _ in fresh])
+        for spec, _ in fresh:
+            require_value(spec, bool(self._rendezvous))
+        self._require_alike([[validate_key(spec.key), str(spec.dtype), spec.elements] for spec, _ in fresh])
         with self._calling:
-            for known, _ in fresh:
-                self._numbers[known] = len(self._numbers)
-            self._grow([known for known, _ in fresh])
-            for known, value in fresh:
-                self._slots[known][0].copy_(value.reshape(-1))
-            self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
+            for spec, _ in fresh:
+                self._numbers[spec] = len(self._numbers)
+            self._grow([spec for spec, _ in fresh])
+            for spec, value in fresh:
+                self._slots[spec][0].copy_(value.reshape(-1))
+            self._ask("init", keys=[self._numbers[spec] for spec, _ in fresh])
 
     def _push(
         self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(text("store.mxnet.no-optimizer"))
-        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in retry]
+        pushed = [(spec, each_of(value)) for spec, value in zip(keys, values, strict=True) if spec not in retry]
         with self._calling:
             self._nodes.require_usable()
-            if busy := [self._numbers[known] for known in keys if known in self._busy]:
+            if busy := [self._numbers[spec] for spec in keys if spec in self._busy]:
                 self._ask("settle", keys=busy)
-            while short := [known for known, values in pushed if len(values) > len(self._slots[known])]:
+            while short := [spec for spec, values in pushed if len(values) > len(self._slots[spec])]:
                 self._grow(short)
-            for known, values in pushed:
+            for spec, values in pushed:
                 # MXNet needs a copy, too. With one value per key it has no buffer of its own: it sends from the pushed
                 # array, and the next pull receives into that array, whatever its out=. A second push of an unchanged
                 # array would push the sum: 3, then 6, then 12.
-                for slot, value in zip(self._slots[known], values):  # noqa: B905, there may be more slots
+                for slot, value in zip(self._slots[spec], values):  # noqa: B905, there may be more slots
                     slot.copy_((value.to_dense() if value.is_sparse else value).reshape(-1))
             self._busy.update(keys)
             counts = [len(values) for _, values in pushed]
-            self._ask("push", keys=[self._numbers[known] for known in keys], counts=counts)
+            self._ask("push", keys=[self._numbers[spec] for spec in keys], counts=counts)
         if outs is not None:
             self._pull_after_push(keys, outs)
 
     @torch.inference_mode()  # ``out`` may be an inference tensor
     def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
         with self._calling:
-            self._ask("pull", keys=[self._numbers[known] for known in keys])
-            for known, out in zip(keys, outs, strict=True):
-                self._busy.discard(known)  # MXNet executes the calls for a key in order
-                fill(out, self._slots[known][0])
+            self._ask("pull", keys=[self._numbers[spec] for spec in keys])
+            for spec, out in zip(keys, outs, strict=True):
+                self._busy.discard(spec)  # MXNet executes the calls for a key in order
+                fill(out, self._slots[spec][0])
 
     def _pull_rows(self, asked) -> None:
         raise Refused(text("store.mxnet.no-rows"))
@@ -147,19 +147,19 @@ class PsLiteStore(KVStore):
 
     def _grow(self, keys: list[KeySpec]) -> None:
         """Add a slot for each key, in memory that is shared with the child."""
-        sizes = (-(-known.elements * known.dtype.itemsize // ALIGNED) * ALIGNED for known in keys)
+        sizes = (-(-spec.elements * spec.dtype.itemsize // ALIGNED) * ALIGNED for spec in keys)
         *starts, end = accumulate(sizes, initial=0)
         with open(os.memfd_create("d2lps"), "r+b") as file:
             file.truncate(end)
             memory = mmap(file.fileno(), end)
             slots = [
-                [self._numbers[known], name(known.dtype), known.elements, start]
-                for known, start in zip(keys, starts, strict=True)
+                [self._numbers[spec], name(spec.dtype), spec.elements, start]
+                for spec, start in zip(keys, starts, strict=True)
             ]
             self._ask("grow", path=f"/proc/{os.getpid()}/fd/{file.fileno()}", places=slots)
-        for known, start in zip(keys, starts, strict=True):
-            slot = torch.frombuffer(memory, dtype=known.dtype, count=known.elements, offset=start)
-            self._slots.setdefault(known, []).append(slot)
+        for spec, start in zip(keys, starts, strict=True):
+            slot = torch.frombuffer(memory, dtype=spec.dtype, count=spec.elements, offset=start)
+            self._slots.setdefault(spec, []).append(slot)
 
     def _ask(self, do: str, **request) -> None:
         with self._calling:
@@ -239,20 +239,20 @@ def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
 # ---- the values that MXNet can hold, and its optimizers that take the same steps as ours
 
 
-def require_value(known: KeySpec, dist: bool) -> None:
+def require_value(spec: KeySpec, dist: bool) -> None:
     """Raise Refused if a store of MXNet cannot hold such a value."""
     dtypes = FLOATING if dist else DTYPES
-    if known.dtype not in dtypes or not known.elements:
-        like = {"elements": known.elements, "dtype": known.dtype, "dtypes": ", ".join(map(name, dtypes))}
-        raise Refused(text("store.mxnet.value", key=repr(known.key), **like))
+    if spec.dtype not in dtypes or not spec.elements:
+        found = {"elements": spec.elements, "dtype": spec.dtype, "dtypes": ", ".join(map(name, dtypes))}
+        raise Refused(text("store.mxnet.value", key=repr(spec.key), **found))
 
 
-def require_steps(known: KeySpec, optimizer: Optimizer) -> None:
+def require_steps(spec: KeySpec, optimizer: Optimizer) -> None:
     """Raise Refused if MXNet's optimizer cannot step such a value."""
     dtypes = FLOATING[:1] if optimizer.rule == "adagrad" else FLOATING
-    if known.dtype not in dtypes:
-        like = {"dtype": known.dtype, "rule": optimizer.rule, "dtypes": ", ".join(map(name, dtypes))}
-        raise Refused(text("store.mxnet.step", key=repr(known.key), **like))
+    if spec.dtype not in dtypes:
+        found = {"dtype": spec.dtype, "rule": optimizer.rule, "dtypes": ", ".join(map(name, dtypes))}
+        raise Refused(text("store.mxnet.step", key=repr(spec.key), **found))
 
 
 def name(dtype: torch.dtype) -> str:

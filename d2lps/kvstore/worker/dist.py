@@ -45,7 +45,7 @@ from d2lps.trace import Trace
 BYTES, PARTS = 1 << 20, 4096  # at most, in one frame
 NAMES = 1024  # parts that one frame initialises: also the longest names fit
 SMALL = 1 << 16  # bytes that are sent by the calling thread: to wake another one takes longer
-KEPT = 64  # lists of keys whose bundles are kept
+CACHED = 64  # lists of keys whose bundles are remembered
 
 
 # ---- bundles: what travels in one frame. Small parts of one server and dtype travel together, large ones alone: so a
@@ -301,7 +301,7 @@ class DistStore(KVStore):
         """Return the bundles of ``keys``, worked out once: the same keys are pushed and pulled again and again."""
         keys = tuple(keys)
         if keys not in self._bundles:
-            if len(self._bundles) >= KEPT:
+            if len(self._bundles) >= CACHED:
                 self._bundles.clear()
             self._bundles[keys] = bundled(keys, self.clients)
         return self._bundles[keys]
@@ -406,7 +406,7 @@ class DistStore(KVStore):
         except KVError as error:
             error.counted = error.unknown = ()  # nothing of the push that was to come is counted
             for spec, value, pushes in zip(keys, late, before, strict=True):
-                if spec.pushes == pushes:  # also if no server has counted it: its caller was told that this is unknown
+                if spec.pushes == pushes:  # also if no server has counted it: its caller knows that this is unknown
                     self._open[spec] = value
             raise
         finally:  # a caller that repeats such a push, after this one has failed, repeats what is counted
@@ -484,24 +484,24 @@ class DistStore(KVStore):
 
     # ---- saving and loading, as worker 0
 
-    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         try:
             self._ask(self.clients, Op.STATE, {"save": number, "keep": True})
         except Exception:
             self._tell(Op.STATE, {"save": number, "keep": False})
             raise
-        return self._kept([*self._keys.values()], number, saving)
+        return self._snapshot([*self._keys.values()], number, saving)
 
-    def _kept(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+    def _snapshot(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         """Read what the servers keep, in pieces: other requests are answered in between."""
         try:
             for spec in keys:
-                parts = [self._kept_part(part.server, shard, number, saving) for part, shard in spec.parts]
+                parts = [self._snapshot_part(part.server, shard, number, saving) for part, shard in spec.parts]
                 yield spec, checkpoint.joined(parts)
         finally:
             self._tell(Op.STATE, {"save": number, "keep": False})
 
-    def _kept_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
+    def _snapshot_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
         whole, size, layout = bytearray(), 1, {}
         while len(whole) < size:
             saving._require_wanted()
@@ -576,7 +576,7 @@ class DistStore(KVStore):
         if not self._end.alive:
             raise Refused(text("store.closed"))
         until, clients = until or time.monotonic() + self._patience, self.clients
-        self._calls.current.stop_by(lambda: [clients[request.server].let_go(request) for request in requests])
+        self._calls.current.stop_by(lambda: [clients[request.server].cancel(request) for request in requests])
         by_server: dict[int, list[Request]] = {}
         for request in requests:
             if len(request.payload) <= SMALL:
@@ -625,7 +625,7 @@ def end(
     with ExitStack() as ends:  # each is closed, also if closing another is interrupted
         for resource in reversed([*clients, *started, *filter(None, [arena])]):
             ends.callback(resource.close)
-        for resource in (*clients, *started):  # all are told before any is waited for
+        for resource in (*clients, *started):  # all get the goodbye before any is waited for
             resource.leave()
 
 
