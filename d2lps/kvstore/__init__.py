@@ -5,12 +5,16 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
-kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
-``values.py``. A distributed store is made in ``launch.py``, where its options are checked and its workers meet;
-``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, ``replication/`` their rules, for
-servers with replicas and for one server, which is a group of one, ``told.py`` their sentences in the language of the
-worker, and ``pslite/`` the stores of MXNet. ``d2lps.algorithms.placement`` decides which server holds a key.
+``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``: the calls that all
+kinds of stores share, and the simplest kind, :class:`~d2lps.kvstore.store.LocalStore`. ``calls.py`` decides in which
+thread and order calls run and how a repeated push counts once; ``together.py`` has the calls of all workers, which
+``checkpoint.py`` and ``optimizers.py`` serve. Keys and values are checked in ``values.py``.
+
+A distributed store is made in ``launch.py``, where its options are checked and its workers meet, or within one process
+in ``in_process.py``. ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers,
+``replication/`` their rules, for servers with replicas and for one server, which is a group of one, ``told.py`` their
+sentences in the language of the worker, ``record.py`` what they record, and ``pslite/`` the stores of MXNet.
+``d2lps.algorithms.placement`` decides which server holds a key.
 """
 
 from importlib import import_module
@@ -103,7 +107,7 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
     if engine != "d2lps":
         raise Refused(text("store.engine", engine=repr(engine)))
     if kind in ("local", "device"):
-        from d2lps.kvstore.local import DeviceStore, LocalStore
+        from d2lps.kvstore.store import DeviceStore, LocalStore
 
         if options:
             raise Refused(text("store.no-option", kind=repr(kind), options=", ".join(options)))

@@ -1,4 +1,7 @@
-"""The calls of a store, the same for every kind of store: those of MXNet's KVStore."""
+"""The calls of a store, the same for every kind of store: those of MXNet's KVStore; and the stores of one process.
+
+``local`` adds in main memory, ``device`` adds on the devices, by a plan.
+"""
 
 import threading
 import weakref
@@ -6,20 +9,24 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
-from torch import Tensor, int64
+import torch
+from torch import Tensor
 
+from d2lps.algorithms import sharded
 from d2lps.kvstore.calls import Call, Calls, Push
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Optimizer, State
+from d2lps.kvstore.optimizers import Memory, Optimizer, State, lent, remembered
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
     Key,
     KeySpec,
     Value,
+    added,
     as_key,
     as_tensor,
     counted,
     each_of,
+    fill,
     in_rows,
     paired,
     per_device,
@@ -138,7 +145,7 @@ class KVStore:
             index = as_tensor(rows, text("store.of-key", role="row_ids", key=repr(name)))
             if index.is_floating_point():
                 raise Refused(text("store.row-dtype", key=repr(name), dtype=index.dtype))
-            index = index.reshape(-1).to("cpu", int64, copy=True)  # it may lie where something is pulled into
+            index = index.reshape(-1).to("cpu", torch.int64, copy=True)  # it may lie where something is pulled into
             count = spec.shape[0] if spec.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
                 asked = {"least": int(index.min()), "most": int(index.max())}
@@ -388,3 +395,96 @@ class Barrier(Call):
     def missed(self, done: bool) -> None:
         if done and self.store.num_workers > 1:
             self.store._passed = self.caller
+
+
+# ---- the stores of one process
+
+
+class LocalStore(KVStore):
+    """The store ``local``: values of several devices are summed in main memory, in the order given."""
+
+    type = "local"
+
+    def __init__(self):
+        super().__init__()
+        self._values: dict[KeySpec, Tensor] = {}
+        self._memory: dict[KeySpec, Memory] = {}  # the state of the optimizer
+
+    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        for spec, value in fresh:
+            self._values[spec], self._memory[spec] = added([value]).clone(), {}
+
+    def _push(
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
+    ) -> None:
+        done = [spec for spec in keys if spec in retry]
+        with counted(done):
+            for spec, value in zip(keys, values, strict=True):
+                if spec not in retry:
+                    self._values[spec] = self._added(spec, value)
+                    done.append(spec)
+        if outs is not None:
+            self._pull_after_push(keys, outs)
+
+    def _added(self, spec: KeySpec, value: Value) -> Tensor:
+        total = self._sum(value)
+        if self.optimizer is None:
+            return total
+        before = self._values[spec]
+        return self.optimizer.stepped(before, total, self._memory[spec], 1, torch.empty_like(before))
+
+    def _sum(self, value: Value) -> Tensor:
+        total = added(value)
+        return total if in_rows(value) or total.data_ptr() != each_of(value)[0].data_ptr() else total.clone()
+
+    @torch.inference_mode()  # as ``out`` may have been made there
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
+        for spec, into in zip(keys, outs, strict=True):
+            fill(into, self._values[spec])
+
+    @torch.inference_mode()
+    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
+        for spec, outs, index in wanted:
+            fill(outs, self._values[spec].view(-1, spec.width)[index].reshape(-1))
+
+    def _choose(self, optimizer: Optimizer, number: int) -> None:
+        """Do nothing: the state of a key is looked at in its next step."""
+
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+        snapshot = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
+        optimizer = self.optimizer
+        return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in snapshot)
+
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
+        for spec, state in states:
+            state = {name: item.clone() if isinstance(item, Tensor) else item for name, item in state.items()}
+            self._values[spec] = state.pop("value")
+            self._memory[spec] = {optimizer.rule: state} if optimizer and state else {}
+
+
+class DeviceStore(LocalStore):
+    """The store ``device``: as ``local``, but each device sums a shard (``sharded``).
+
+    :meth:`trace` returns the run of the last push of several values.
+    """
+
+    type = "device"
+    _summed = None
+
+    def trace(self, key=None, rounds: int = 8):
+        if self._summed is None:
+            raise Refused(text("store.nothing-summed"))
+        return self._summed
+
+    def _sum(self, value: Value) -> Tensor:
+        values = each_of(value)
+        if len(values) == 1:
+            return super()._sum(value)
+        from d2lps.carriers.execute import run
+        from d2lps.carriers.here import Here
+
+        names = [f"device{i}" for i in range(len(values))]
+        buffers = {name: value.reshape(-1).clone() for name, value in zip(names, values, strict=True)}
+        carrier = Here({name: buffer.device for name, buffer in buffers.items()})
+        self._summed = run(sharded(names), buffers, carrier)
+        return buffers[names[0]].cpu()
