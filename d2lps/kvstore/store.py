@@ -24,10 +24,10 @@ from d2lps.kvstore.values import (
     added,
     as_key,
     as_tensor,
-    counted,
     each_of,
     fill,
     in_rows,
+    noted_as_counted,
     paired,
     per_device,
     require_writable,
@@ -296,7 +296,7 @@ class KVStore:
         return nullcontext()
 
     def _pull_after_push(self, keys: list[KeySpec], outs: list[Value]) -> None:
-        with counted(keys):
+        with noted_as_counted(keys):
             self._calls.current.require_wanted()  # else what was pushed stays as it is, if it lies where that goes
             self._pull(keys, outs)
 
@@ -418,7 +418,7 @@ class LocalStore(KVStore):
         self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         done = [spec for spec in keys if spec in retry]
-        with counted(done):
+        with noted_as_counted(done):
             for spec, value in zip(keys, values, strict=True):
                 if spec not in retry:
                     self._values[spec] = self._added(spec, value)

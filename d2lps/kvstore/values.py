@@ -208,7 +208,7 @@ def same(copies: list[Tensor], value: Value) -> bool:
 
 
 @contextmanager
-def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
+def noted_as_counted(keys: Iterable[KeySpec]) -> Iterator[None]:
     """Add ``keys`` as ``counted`` to an error that is raised inside, because their push is counted by then."""
     try:
         yield

@@ -23,6 +23,6 @@ Say a store has two servers, and ``store.push(["w", "b"], [weight, bias])`` push
 *retry*
     has the keys that count already if a call is repeated after an error: their parts are sent once more with the same
     round, and servers count them no second time;
-*open*
-    is a key of which some parts may count, and others not: the next push of it first repeats that push.
+*in doubt*
+    is a push of a key of which some parts may count, and others not: the next push of the key first repeats it.
 """

@@ -293,7 +293,7 @@ class ServerClient:
                     self._read.append((frame.number, time.monotonic(), time.monotonic()))
                 channel.skip(frame)
                 return
-            request.counted = frame.op != Op.ERROR or counted(request.entries, frame.metadata)
+            request.counted = frame.op != Op.ERROR or counted_in_answer(request.entries, frame.metadata)
             if frame.op == Op.OK and request.op == Op.PUSHPULL:
                 request.done.is_set() and self._forgotten(request)
                 return  # it is counted; what it pulls comes when it is there
@@ -540,7 +540,7 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
 
 
-def counted(entries: Sequence, metadata: dict) -> bool | None:
+def counted_in_answer(entries: Sequence, metadata: dict) -> bool | None:
     """Return True if an error answer says that all ``entries`` of a push are counted, False if none is, else None."""
     places = metadata.get("counted") or ()
     return None if 0 < len(places) < len(entries) else bool(places)

@@ -25,12 +25,12 @@ from d2lps.kvstore.values import (
     Value,
     added,
     copied,
-    counted,
     fill,
     in_place,
     in_rows,
     known_by,
     memory_of,
+    noted_as_counted,
     overlap,
     same,
     validate_key,
@@ -156,18 +156,24 @@ class DistStore(KVStore):
         for client in self.clients:
             client.keys = KeysOf(self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
-        self._open: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
+        self._in_doubt: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also if the user closes nothing: the others wait for a worker that ends without a goodbye.
-        self._ends = os.getpid(), self.clients, self._pool, self.started, arena
-        self._end = weakref.finalize(self, end, *self._ends)
+        self._ends = {
+            "process": os.getpid(),
+            "clients": self.clients,
+            "pool": self._pool,
+            "started": self.started,
+            "arena": arena,
+        }
+        self._end = weakref.finalize(self, end, **self._ends)
 
     def close(self) -> None:
         try:
             super().close()
         finally:
             self._end.detach()
-            end(*self._ends)  # also if the finalizer was interrupted
+            end(**self._ends)  # also if the finalizer was interrupted
 
     # ---- servers
 
@@ -246,9 +252,9 @@ class DistStore(KVStore):
     ) -> None:
         until = self._calls.current.until
         flats = [value[0] if in_rows(value) else added(value) for value in values]
-        if self._open:
-            pushed = zip(keys, values, strict=True)
-            self._end_open([spec for spec, value in pushed if spec in self._open and not same(self._open[spec], value)])
+        if self._in_doubt:
+            pushed = [pair for pair in zip(keys, values, strict=True) if pair[0] in self._in_doubt]
+            self._settle_doubts([spec for spec, value in pushed if not same(self._in_doubt[spec], value)])
         requests, finish = self._push_requests(keys, flats, retry), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
@@ -264,7 +270,7 @@ class DistStore(KVStore):
             raise
         self._count(keys, retry)
         if finish:
-            with counted(keys):
+            with noted_as_counted(keys):
                 finish()
 
     def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
@@ -344,7 +350,7 @@ class DistStore(KVStore):
             if tensor is None:
                 return None
             tensors.append(tensor)
-            if not written or spec not in retry and spec not in self._open:
+            if not written or spec not in retry and spec not in self._in_doubt:
                 copies.append((spec.buffers, tensor, piece))
         if None in (offsets := [*map(self._arena.offset, tensors), 0]):
             raise Refused(text("store.closed"))  # by another thread
@@ -398,16 +404,16 @@ class DistStore(KVStore):
 
         return destinations, finish
 
-    def _end_open(self, keys: list[KeySpec]) -> None:
+    def _settle_doubts(self, keys: list[KeySpec]) -> None:
         """Repeat the last pushes of ``keys``, of which only some parts may be counted, until all parts are."""
-        late, before = [self._open[spec] for spec in keys], [spec.pushes for spec in keys]
+        late, before = [self._in_doubt[spec] for spec in keys], [spec.pushes for spec in keys]
         try:
             keys and self._push(keys, late, None, ())
         except KVError as error:
             error.counted = error.unknown = ()  # nothing of the push that was to come is counted
             for spec, value, pushes in zip(keys, late, before, strict=True):
                 if spec.pushes == pushes:  # also if no server has counted it: its caller knows that this is unknown
-                    self._open[spec] = value
+                    self._in_doubt[spec] = value
             raise
         finally:  # a caller that repeats such a push, after this one has failed, repeats what is counted
             for spec, pushes in zip(keys, before, strict=True):
@@ -418,8 +424,8 @@ class DistStore(KVStore):
         """Count one more push of each key that all its servers have."""
         ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
         for spec in keys:
-            if self._open:
-                self._open.pop(spec, None)
+            if self._in_doubt:
+                self._in_doubt.pop(spec, None)
             if spec not in retry:
                 spec.buffers.free = spec.pushes + ahead
                 spec.pushes += 1
@@ -442,16 +448,16 @@ class DistStore(KVStore):
         for place in missing:
             spec = keys[place]
             if place not in maybe and place not in silent:  # all servers answered that they have not counted it
-                self._open.pop(spec, None)
-            elif place in maybe and spec not in retry and spec not in self._open:
-                self._open[spec] = copied(values[place])
+                self._in_doubt.pop(spec, None)
+            elif place in maybe and spec not in retry and spec not in self._in_doubt:
+                self._in_doubt[spec] = copied(values[place])
         error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in retry)
-        error.unknown = tuple(spec.key for spec in keys if spec in self._open)
+        error.unknown = tuple(spec.key for spec in keys if spec in self._in_doubt)
 
     # ---- all workers together
 
     def _settle(self) -> None:
-        self._end_open([*self._open])
+        self._settle_doubts([*self._in_doubt])
 
     def _next_number(self, name: str) -> int:
         return self._ask(self.clients[:1], Op.BARRIER, {"name": name, "last": True})[0]["last"] + 1
