@@ -123,14 +123,11 @@ def bundled(keys: Sequence[KeySpec], clients: Sequence[ServerClient] = (), most:
 class DistStore(KVStore):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
-    clients
-        The connections to the slots, in their order.
-    started
-        The server processes that this worker has started; it lets go of them when it closes.
-    arena
-        The memory that the clients lend to servers on this host.
-    kill
-        Ends the server with a number abruptly.
+    Args:
+        clients: The connections to the slots, in their order.
+        started: The server processes that this worker has started; it lets go of them when it closes.
+        arena: The memory that the clients lend to servers on this host.
+        kill: Ends the server with a number abruptly.
     """
 
     def __init__(
