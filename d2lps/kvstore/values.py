@@ -13,7 +13,7 @@ from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, as_known
 from d2lps.kvstore.wire.arena import Buffers
-from d2lps.kvstore.wire.frames import DTYPES, as_bytes, raw
+from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.messages import text
 
 Key = str | int
@@ -198,13 +198,6 @@ def copied(value: Value) -> list[Tensor]:
 def digests(value: Value) -> list[bytes]:
     """Return digests of the bits of the values."""
     return [blake2b(raw(added(one).resolve_neg()), digest_size=32).digest() for one in each_of(value)]
-
-
-def same(copies: list[Tensor], value: Value) -> bool:
-    """Return True if the values have the same bits as their earlier :func:`copied`."""
-    flats = [added(one).resolve_neg() for one in each_of(value)]
-    pairs = zip(flats, copies, strict=False)
-    return len(flats) == len(copies) and all(torch.equal(as_bytes(flat), as_bytes(copy)) for flat, copy in pairs)
 
 
 @contextmanager

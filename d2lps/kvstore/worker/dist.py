@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,10 +22,12 @@ from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
+    Key,
     KeySpec,
     Value,
     added,
     copied,
+    digests,
     fill,
     in_place,
     in_rows,
@@ -32,7 +35,6 @@ from d2lps.kvstore.values import (
     memory_of,
     noted_as_counted,
     overlap,
-    same,
     validate_key,
 )
 from d2lps.kvstore.wire.arena import SHARED, Arena
@@ -151,7 +153,7 @@ class DistStore(KVStore):
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
         self.started, self._arena, self._kill = list(started), arena, kill
         for client in self.clients:
-            client.keys = KeysOf(self._keys, client.number)
+            client.keys = partial(keys_of_slot, self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._in_doubt: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
@@ -251,7 +253,7 @@ class DistStore(KVStore):
         flats = [value[0] if in_rows(value) else added(value) for value in values]
         if self._in_doubt:
             pushed = [pair for pair in zip(keys, values, strict=True) if pair[0] in self._in_doubt]
-            self._settle_doubts([spec for spec, value in pushed if not same(self._in_doubt[spec], value)])
+            self._settle_doubts([spec for spec, value in pushed if digests(self._in_doubt[spec]) != digests(value)])
         requests, finish = self._push_requests(keys, flats, retry), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
@@ -607,15 +609,9 @@ class DistStore(KVStore):
                     raise error
 
 
-class KeysOf:
-    """The keys of a slot, whole or in part, at the time of iteration."""
-
-    def __init__(self, keys: dict, slot: int):
-        self._keys, self._slot = keys, slot
-
-    def __iter__(self) -> Iterator:
-        specs = [*self._keys.values()]
-        return (spec.key for spec in specs if any(part.server == self._slot for part, _ in spec.parts))
+def keys_of_slot(keys: dict[Key, KeySpec], slot: int) -> list[Key]:
+    """Return the keys that a slot has, in whole or in part."""
+    return [spec.key for spec in [*keys.values()] if any(part.server == slot for part, _ in spec.parts)]
 
 
 def end(
