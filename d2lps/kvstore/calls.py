@@ -60,21 +60,26 @@ class Once:
 
 
 class Call:
-    """One call of a store: ``work``, which is given, or implemented by a kind of call.
+    """One call of a store.
 
-    ``specs``: the keys that it pushes or pulls; no other call with one of them runs at the same time, nor one of the
-    same ``turn``. ``alone``: no other call with keys or a turn does. ``until``: the time by which it has to begin, set
-    by :meth:`Calls.run`. ``stop``: ends the waiting of a call that is interrupted. ``repairs``: names of calls of all
-    workers that may be unended before it.
+    Args:
+        work: Does it; without one, the class of the call has a method ``work``.
+        specs: The keys that it pushes or pulls. No other call with one of them runs at the same time.
+        turn: No other call of the same turn runs at the same time.
+
+    Attributes:
+        alone: Whether no other call with keys or a turn may run at the same time.
+        repairs: Names of calls of all workers that may be unended before this call.
+        missed: For a caller that was interrupted and got no result: a function that returns an error with ``counted``
+            and ``unknown``. Its argument is True if the call ended before the interruption reached it; otherwise the
+            call never began.
+        until: The time by which it has to begin, set by :meth:`Calls.run`.
+        stop: A function that ends the waiting of a call that is interrupted.
     """
 
     alone = False
     repairs: Collection[str] = ()
     missed: "Callable[[bool], KVError | None] | None" = None
-    """For a caller that was interrupted and got no result: return an error with ``counted`` and ``unknown``.
-
-    Its argument is True if the call ended before the interruption reached it; otherwise the call never began.
-    """
 
     def __init__(self, work: Callable[[], object] | None = None, specs: Sequence[KeySpec] = (), turn: str = ""):
         if work is not None:
