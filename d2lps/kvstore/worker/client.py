@@ -108,7 +108,7 @@ class ServerClient:
         self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
         self._register, self._view, self._pace = register, 0, SEVERAL if register else ONE
         self._uncommitted: dict[int, tuple[int, Request]] = {}  # copies of counted pushes, by part, with their rounds
-        self.keys: Callable[[], Iterable] = tuple  # of the slot, for the error if it is lost
+        self.keys: Iterable = ()  # of the slot, for the error if it is lost
         until = time.monotonic() + self.deadline
         while register and not self._view:
             self._aim()
@@ -478,7 +478,7 @@ class ServerClient:
     def _server_lost(self, why: str) -> ServerLost:
         if not self._register:
             return ServerLost(text("store.server-lost", server=self.number, why=why), (self.number,))
-        keys = tuple(self.keys())
+        keys = tuple(self.keys)
         names = ", ".join(map(repr, keys[:8])) + (", …" if len(keys) > 8 else "")
         return DataLost(text("store.data-lost", slot=self.number, why=why, keys=names), (self.number,), keys)
 

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
-    Key,
     KeySpec,
     Value,
     added,
@@ -153,7 +151,7 @@ class DistStore(KVStore):
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
         self.started, self._arena, self._kill = list(started), arena, kill
         for client in self.clients:
-            client.keys = partial(keys_of_slot, self._keys, client.number)
+            client.keys = KeysOf(self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._in_doubt: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
@@ -609,9 +607,15 @@ class DistStore(KVStore):
                     raise error
 
 
-def keys_of_slot(keys: dict[Key, KeySpec], slot: int) -> list[Key]:
-    """Return the keys that a slot has, in whole or in part."""
-    return [spec.key for spec in [*keys.values()] if any(part.server == slot for part, _ in spec.parts)]
+class KeysOf:
+    """The keys of a slot, whole or in part, at the time of iteration."""
+
+    def __init__(self, keys: dict, slot: int):
+        self._keys, self._slot = keys, slot
+
+    def __iter__(self) -> Iterator:
+        specs = [*self._keys.values()]
+        return (spec.key for spec in specs if any(part.server == self._slot for part, _ in spec.parts))
 
 
 def end(
