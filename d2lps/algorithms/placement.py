@@ -76,14 +76,29 @@ class Placement:
         self._places = [place for place, _ in self.ring]
 
     def owner(self, key: "str | int") -> int:
-        """Return the number of a small key's server: the first one on the ring after the key (3 and "3" differ)."""
+        """Return the server of a small key: the first one on the ring after it.
+
+        Args:
+            key: The key; 3 and "3" differ.
+
+        Returns:
+            The number of the server.
+        """
         key = _plain(key)
         return self.ring[bisect(self._places, _hash(f"key {key!r}")) % len(self.ring)][1]
 
     def parts(self, key: "str | int", elements: int, width: int = 1) -> tuple[Part, ...]:
-        """Return the parts of ``key``, an array of ``elements`` elements in rows of ``width``, in its order.
+        """Return the parts of a key, in their order.
 
         No row is cut, no part is empty, and the lengths of the parts differ by at most one row.
+
+        Args:
+            key: The key.
+            elements: The elements of its array.
+            width: The elements of a row.
+
+        Returns:
+            The parts, each with its server and its elements.
         """
         key = _plain(key)
         if elements < self.large:
@@ -93,7 +108,14 @@ class Placement:
         return tuple(Part(key, server, *cut) for server, cut in zip(self.servers, cuts, strict=True) if cut[0] < cut[1])
 
     def share(self, server: int) -> float:
-        """Return the fraction of the ring, and thus of the small keys, that ``server`` has (0 … 1)."""
+        """Return the fraction of the ring, and thus of the small keys, that a server has.
+
+        Args:
+            server: Its number.
+
+        Returns:
+            A fraction, 0 to 1.
+        """
         pairs = zip((self.ring[-1], *self.ring), self.ring, strict=False)
         return sum((here - before) % 2**64 for (before, _), (here, owner) in pairs if owner == server) / 2**64
 
@@ -102,10 +124,10 @@ class Placement:
         return "\n".join([*lines, text("placement.large", large=self.large, servers=len(self.servers))])
 
 
-def require_count(name: str, value: Any, least: int = 1) -> int:
-    """Return ``value`` if it is a whole number of ``least`` or more; else raise a PlacementError with ``name``."""
+def require_count(name: str, value: Any, least: int = 1, error: type[Exception] = PlacementError) -> int:
+    """Return ``value`` if it is a whole number of ``least`` or more; else raise ``error`` with the ``name``."""
     if not is_count(value, least):
-        raise PlacementError(text("placement.count", what=name, value=repr(value), least=least))
+        raise error(text("placement.count", what=name, value=repr(value), least=least))
     return value
 
 

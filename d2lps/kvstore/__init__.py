@@ -5,13 +5,16 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
-kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
-``values.py``, options in ``options.py``. A distributed store is made in ``launch.py``, after its workers have met in
-``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers,
+``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``: the calls that all
+kinds of stores share, and the simplest kind, :class:`~d2lps.kvstore.store.LocalStore`. ``calls.py`` decides in which
+thread and order calls run and how a repeated push counts once; ``together.py`` has the calls of all workers, which
+``checkpoint.py`` and ``optimizers.py`` serve. Keys and values are checked in ``values.py``.
+
+A distributed store is made in ``launch.py``, where its options are checked and its workers meet, or within one process
+in ``in_process.py``. ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers,
 ``replication/`` their rules, for servers with replicas and for one server, which is a group of one, ``told.py`` their
-sentences in the language of the worker, and ``pslite/`` the stores of MXNet. ``placement.py`` decides which server
-holds a key.
+sentences in the language of the worker, ``record.py`` what they record, and ``pslite/`` the stores of MXNet.
+``d2lps.algorithms.placement`` decides which server holds a key.
 """
 
 from importlib import import_module
@@ -20,9 +23,9 @@ from d2lps.kvstore.errors import DataLost, KVError, Refused, ServerLost, Timeout
 from d2lps.messages import text
 
 _LAZY = {
-    "Placement": "placement",
-    "Channel": "wire.channel",
-    **dict.fromkeys(("Broken", "Entry", "Op", "raw"), "wire.frames"),
+    "Placement": "d2lps.algorithms.placement",
+    "Channel": ".wire.channel",
+    **dict.fromkeys(("Broken", "Entry", "Op", "raw"), ".wire.frames"),
 }
 __all__ = ["Broken", "Channel", "DataLost", "Entry", "KVError", "Op", "Placement", "Refused"]
 __all__ += ["ServerLost", "Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
@@ -33,7 +36,7 @@ ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # the names of MX
 def __getattr__(name: str):
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return getattr(import_module(_LAZY[name], __name__), name)
 
 
 def create(kind: str = "local", engine: str = "d2lps", **options):
@@ -71,7 +74,7 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
             moment after a loss, the old ones), and ``store.kill_server(1)`` is for experiments. A silent server is
             taken for dead after a second, checked every 0.1 s; a server whose connections end, at once.
         placement (Placement or mapping, optional): The servers of each key: a
-            :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …, "virtual": …}``.
+            :class:`~d2lps.algorithms.placement.Placement`, or its numbers ``{"large": …, "virtual": …}``.
         tls (mapping, optional): Between hosts: the PEM files that identify workers and servers, ``{"certificate": …,
             "key": …, "authority": …}``, by default those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and
             ``D2LPS_TLS_AUTHORITY`` name; then no secret is needed. On one host it has no effect, because no data leaves
@@ -104,7 +107,7 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
     if engine != "d2lps":
         raise Refused(text("store.engine", engine=repr(engine)))
     if kind in ("local", "device"):
-        from d2lps.kvstore.local import DeviceStore, LocalStore
+        from d2lps.kvstore.store import DeviceStore, LocalStore
 
         if options:
             raise Refused(text("store.no-option", kind=repr(kind), options=", ".join(options)))

@@ -1,15 +1,21 @@
-"""Calls of a store, each of which runs in a thread of the store's own.
+"""Calls of a store: each runs in a thread of the store's own, and a push that is repeated counts once.
 
-Ctrl-C can interrupt the thread that called between any two of its steps. It finds nothing half done there: that thread
-only waits, and the thread that works ends its present step and stops. For the same reason several threads may call one
-store: calls that name the same key run one after the other.
+Follow ``store.push(key, value)``: it checks its arguments, and gives a :class:`Push` to :meth:`Calls.run`. That only
+waits: Ctrl-C, which can interrupt the caller between any two of its steps, finds nothing half done there. A thread of
+the store takes the call (``_serve_next``), waits for its turn (``_take_turn``: calls that name the same key run one
+after the other, so several threads may call one store), and does it (``_do``): :meth:`Push.work` asks ``store._push``,
+which for a distributed store is :meth:`d2lps.kvstore.worker.dist.DistStore._push`. After an interruption that thread
+ends its present step and stops, and the caller learns which keys count.
+
+A push that raises is remembered with its keys, as a :class:`FailedPush`: the same push again leaves out what counts
+already, until another push or pull of one of its keys succeeds.
 """
 
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
@@ -17,8 +23,10 @@ import torch
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import KVError, Refused, Timeout, as_known
+from d2lps.kvstore.values import KeySpec, Value, digests
 from d2lps.messages import text
 
+UNENDED = ("set_optimizer", "save", "load")  # calls of all workers that may raise before they have ended
 GRACE = 10.0  # seconds at most for which an interrupted call may go on with its present step
 
 
@@ -52,48 +60,41 @@ class Once:
 
 
 class Call:
-    """One call of a store. Each kind of call implements :meth:`work`.
+    """One call of a store.
 
-    ``keys``: no other call with one of these runs at the same time. ``alone``: no other call with any key does.
-    ``until``: the time by which it has to begin, set by :meth:`Calls.run`. ``stop``: ends the waiting of a call that is
-    interrupted.
+    Args:
+        work: Does it; without one, the class of the call has a method ``work``.
+        specs: The keys that it pushes or pulls. No other call with one of them runs at the same time.
+        turn: No other call of the same turn runs at the same time.
+
+    Attributes:
+        alone: Whether no other call with keys or a turn may run at the same time.
+        repairs: Names of calls of all workers that may be unended before this call.
+        missed: For a caller that was interrupted and got no result: a function that returns an error with ``counted``
+            and ``unknown``. Its argument is True if the call ended before the interruption reached it; otherwise the
+            call never began.
+        until: The time by which it has to begin, set by :meth:`Calls.run`.
+        stop: A function that ends the waiting of a call that is interrupted.
     """
 
     alone = False
+    repairs: Collection[str] = ()
+    missed: "Callable[[bool], KVError | None] | None" = None
 
-    def __init__(self, keys: Collection[Hashable] = ()):
-        self.keys, self.until = frozenset(keys), 0.0
+    def __init__(self, work: Callable[[], object] | None = None, specs: Sequence[KeySpec] = (), turn: str = ""):
+        if work is not None:
+            self.work = work
+        self.specs, self.keys, self.until = specs, frozenset([turn] if turn else specs), 0.0
         self.caller, self.interrupted, self.ended = threading.get_ident(), False, Once()
         self.stop: Callable[[], object] = bool
         self.result = self.error = self.follow = None
-        self._begun, self._changing = False, threading.Lock()
+        self.begun, self.changing = False, threading.Lock()
         # Kernels of the caller write and read in the order of its stream: each thread has a stream of its own.
-        self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+        self.stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
     def work(self):
         """Do it, in a thread of the store, and return the result."""
         raise NotImplementedError
-
-    def repairs(self, unended: str) -> bool:
-        """Return True if it may run although the last call named ``unended`` did not end."""
-        return False
-
-    def missed(self, done: bool) -> KVError | None:
-        """Return an error with ``counted`` and ``unknown`` for a caller that was interrupted and got no result.
-
-        ``done``: the call ended before the interruption reached it; otherwise it never began.
-        """
-        return None
-
-    def begin(self) -> bool:
-        """Return False if it was interrupted before it began."""
-        with self._changing:
-            self._begun = not self.interrupted
-            return self._begun
-
-    def do(self) -> None:
-        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            self.result = self.work()
 
     def require_wanted(self) -> None:
         """Raise Interrupted if its caller does not wait for it any more."""
@@ -110,28 +111,68 @@ class Call:
         until = time.monotonic() + GRACE
         while True:
             try:
-                with self._changing:
+                with self.changing:
                     self.interrupted = True
                 self.stop()
-                while self._begun and not self.ended.wait(0.05) and time.monotonic() < until:
+                while self.begun and not self.ended.wait(0.05) and time.monotonic() < until:
                     pass
-                return self._begun
+                return self.begun
             except BaseException:  # a second Ctrl-C changes nothing: the first one is about to be raised
                 continue
 
 
-class Missed(Call):
-    """A call that finds out what a call that was interrupted has done."""
+class FailedPush:
+    """A push of ``specs`` that raised: those that are ``counted``, and digests of the values that were pushed."""
 
-    def __init__(self, call: Call, done: bool):
-        super().__init__()
-        self._call, self._done = call, done
+    def __init__(self, specs: Sequence[KeySpec], values: "list[list[bytes]]", counted: set[KeySpec]):
+        # Digests, because perhaps memory was short.
+        self.specs, self.values, self.counted, self.forgotten = specs, values, counted, False
 
-    def work(self) -> KVError | None:
-        return self._call.missed(self._done)
 
-    def repairs(self, unended: str) -> bool:
-        return True
+def forget(specs: Iterable[KeySpec]) -> None:
+    """Forget all failed pushes that name one of ``specs``."""
+    for spec in specs:
+        if spec.failed is not None:
+            spec.failed.forgotten, spec.failed = True, None
+
+
+class Push(Call):
+    """Push, and pull if there are ``outs``. Repeated after an error, it counts once for each key."""
+
+    def __init__(self, store, specs: list[KeySpec], values: list[Value], outs: list[Value] | None = None):
+        super().__init__(specs=specs)
+        self.store, self.values, self.outs = store, values, outs
+
+    def work(self) -> None:
+        try:
+            self.store._push(self.specs, self.values, self.outs, self._counted())
+        except KVError as error:
+            if error.counted or error.unknown:  # else nothing has changed
+                self._remember(error.counted)
+            raise
+
+    def _counted(self) -> frozenset[KeySpec]:
+        """Return the keys that count already, if this is the failed push of its keys again."""
+        failed = self.specs[0].failed if self.specs else None
+        if failed is None or failed.forgotten or failed.specs != self.specs:
+            return frozenset()
+        return frozenset(failed.counted if failed.values == [*map(digests, self.values)] else ())
+
+    def _remember(self, keys: Collection) -> None:
+        """Remember this push as a failed one, of which these ``keys`` count."""
+        forget(self.specs)
+        keys = {*keys}
+        counted = {spec for spec in self.specs if spec.key in keys}
+        failed = FailedPush(self.specs, [*map(digests, self.values)], counted)
+        for spec in self.specs:
+            spec.failed = failed
+
+    def missed(self, done: bool) -> KVError:
+        error, counted = KVError(), {*self.specs} if done else self._counted()
+        error.counted = tuple(spec.key for spec in self.specs if spec in counted)
+        if done:  # if what was pulled replaced the values, the same call again has the new ones
+            self._remember(error.counted)
+        return error
 
 
 class Calls:
@@ -164,7 +205,10 @@ class Calls:
 
         An exception that interrupts it gets the attributes ``counted`` and ``unknown`` of a KVError.
         """
-        self._require_open()
+        if os.getpid() != self._process:  # the threads are in another process
+            raise Refused(text("store.forked"))
+        if not self._open:
+            raise Refused(text("store.closed"))
         call.until = time.monotonic() + self._patience
         try:
             self._ask(call)
@@ -188,19 +232,13 @@ class Calls:
         finally:
             del call  # the traceback of the error would hold it, and with it the tensors
 
-    def _require_open(self) -> None:
-        if os.getpid() != self._process:  # the threads are in another process
-            raise Refused(text("store.forked"))
-        if not self._open:
-            raise Refused(text("store.closed"))
-
     def _settle(self, call: Call, interruption: BaseException) -> None:
         """End an interrupted call, and note on ``interruption`` what it did. Can be repeated if interrupted itself."""
         begun, error = call.interrupt(), call.error
-        asks = type(call).missed is not Call.missed
-        if error is None and asks and self._open and (not begun or call.ended.is_set()):
+        if error is None and call.missed and self._open and (not begun or call.ended.is_set()):
             if call.follow is None:
-                follow = Missed(call, begun)
+                follow = Call(lambda: call.missed(begun))
+                follow.repairs = UNENDED
                 self._ask(follow)
                 call.follow = follow
             until = time.monotonic() + GRACE
@@ -268,16 +306,23 @@ class Calls:
 
     def _do(self, call: Call) -> None:
         try:
-            if call.begin():
-                self._take_turn(call)
-                try:
-                    self._mine.call = call
-                    if self.unended and not call.repairs(self.unended):
-                        raise Refused(text(f"store.unended.{self.unended}"))
-                    call.do()
-                finally:
-                    self._mine.call = None
-                    self._give_back(call)
+            with call.changing:
+                call.begun = not call.interrupted
+            if not call.begun:
+                return
+            self._take_turn(call)
+            try:
+                self._mine.call = call
+                if self.unended and self.unended not in call.repairs:
+                    raise Refused(text(f"store.unended.{self.unended}"))
+                with torch.cuda.stream(call.stream) if call.stream else nullcontext():
+                    call.result = call.work()
+                forget(call.specs)
+            finally:
+                self._mine.call = None
+                with self._changed:
+                    self._running.remove(call)
+                    self._changed.notify_all()
         except BaseException as error:  # also one that another thread raised in this one: the call is not done
             call.error = as_known(error)
         finally:
@@ -302,13 +347,6 @@ class Calls:
     def _has_to_wait(self, call: Call) -> bool:
         if call.alone:  # also one of several that have to be alone
             return self._waiting[0] is not call or any(other.keys or other.alone for other in self._running)
-        if not call.keys:
-            return False
-        return bool(self._waiting) or any(
-            other.alone or not call.keys.isdisjoint(other.keys) for other in self._running
+        return bool(call.keys) and (
+            bool(self._waiting) or any(other.alone or not call.keys.isdisjoint(other.keys) for other in self._running)
         )
-
-    def _give_back(self, call: Call) -> None:
-        with self._changed:
-            self._running.remove(call)
-            self._changed.notify_all()

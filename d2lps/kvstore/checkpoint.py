@@ -1,8 +1,8 @@
-"""A store in a file: the values of all keys, and the state of the optimizer. Numbers and names, never code.
+"""The state of a key as metadata and bytes for a frame, and the states of all keys in a file. Never code.
 
-The file has a line with its kind and version, the length and the SHA-256 of a JSON header, the header, and the tensors
-one after the other, whose SHA-256 is in the header. It is complete, or it is not there: it is written under another
-name, flushed to the disk, and renamed.
+A state has the value of the key, and the tensors and numbers of the optimizer for it. The file has a line with its kind
+and version, the length and the SHA-256 of a JSON header, the header, and the tensors one after the other, whose SHA-256
+is in the header. It is complete, or it is not there: it is written under another name, flushed to the disk and renamed.
 """
 
 import fcntl
@@ -13,17 +13,18 @@ import secrets
 import stat
 import struct
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import dtype as Dtype
+import torch
+from torch import Tensor
 
 from d2lps.carriers import leftovers
-from d2lps.kvstore.codec import State, numbers_of, read_tensors, tensors_of
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Optimizer, validate_state
+from d2lps.kvstore.optimizers import Optimizer, State, validate_state
 from d2lps.kvstore.values import Key, validate_key
 from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.messages import why
@@ -31,6 +32,7 @@ from d2lps.plan.optimizers import is_number
 
 MAGIC, LENGTH = b"d2lps store 1\n", struct.Struct("<Q")
 HEADER = 256 << 20  # bytes of a header, at most
+PIECE = 1 << 20  # bytes of a state in one frame: other answers wait no longer than for this
 
 
 class Checkpoint(NamedTuple):
@@ -141,7 +143,7 @@ def _unlink(path: Path) -> None:
         os.unlink(path)
 
 
-def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype]] | None = None) -> Checkpoint:
+def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], torch.dtype]] | None = None) -> Checkpoint:
     """Read a file that :func:`write` wrote. Raises Refused, with the name of the file, if anything was changed.
 
     ``keys``: the shapes and dtypes that it must have, which are checked before the tensors are read.
@@ -151,16 +153,16 @@ def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype
         leftovers.sweep(path.parent)
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             header, there = _header(file, path)
-            layout, size = _layout(header)
-            if size != there:
-                raise Refused(f"{path} has {there} bytes of tensors where {size} belong: it was changed, or cut off")
+            entries, nbytes = _entries(header)
+            if nbytes != there:
+                raise Refused(f"{path} has {there} bytes of tensors where {nbytes} belong: it was changed, or cut off")
             if keys is not None:
-                _require(keys, {key: (shape, DTYPES[kinds["value"]]) for key, shape, kinds, _ in layout}, path)
-            payload = bytearray(size)
+                _require(keys, {key: (shape, DTYPES[kinds["value"]]) for key, shape, kinds, _ in entries}, path)
+            payload = bytearray(nbytes)
             file.readinto(payload)
         if hashlib.sha256(payload).hexdigest() != header["sha256"]:
             raise Refused(f"the tensors in {path} are not those that were written: SHA-256 differs")
-        return _checkpoint(header, layout, memoryview(payload))
+        return _checkpoint(header, entries, memoryview(payload))
     except OSError as error:
         raise Refused(f"the store in {path} cannot be read ({why(error)})") from None
     except MemoryError:
@@ -188,9 +190,9 @@ def _header(file, path: Path) -> tuple[dict, int]:
     return header, about.st_size - file.tell()
 
 
-def _layout(header: dict) -> tuple[list[tuple[Key, tuple[int, ...], dict[str, int], dict]], int]:
+def _entries(header: dict) -> tuple[list[tuple[Key, tuple[int, ...], dict[str, int], dict]], int]:
     """Return for each key (key, shape, dtypes of its tensors, numbers), and the bytes of all tensors."""
-    entries, size = {}, 0
+    entries, nbytes = {}, 0
     for entry in header["keys"]:
         key, shape, kinds = entry["key"], tuple(entry["shape"]), entry["tensors"]
         validate_key(key)
@@ -201,16 +203,93 @@ def _layout(header: dict) -> tuple[list[tuple[Key, tuple[int, ...], dict[str, in
         if not all(map(is_number, entry["numbers"].values())):
             raise ValueError(f"key {key!r} has what is no number")
         entries[key] = key, shape, kinds, entry["numbers"]
-        size += prod(shape) * sum(DTYPES[kind].itemsize for kind in kinds.values())
-    return list(entries.values()), size
+        nbytes += prod(shape) * sum(DTYPES[kind].itemsize for kind in kinds.values())
+    return list(entries.values()), nbytes
 
 
-def _checkpoint(header: dict, layout: list, payload: memoryview) -> Checkpoint:
+def _checkpoint(header: dict, entries: list, payload: memoryview) -> Checkpoint:
     optimizer, keys = header["optimizer"], {}
     optimizer = optimizer and Optimizer.read(optimizer["rule"], optimizer["numbers"])
-    for key, shape, kinds, numbers in layout:
+    for key, shape, kinds, numbers in entries:
         elements = prod(shape)
         tensors, payload = read_tensors([(name, kind, elements) for name, kind in kinds.items()], payload)
         keys[key] = shape, tensors | numbers
         validate_state(keys[key][1], optimizer, elements, DTYPES[kinds["value"]], repr(key))
     return Checkpoint(keys, optimizer)
+
+
+# ---- the state of one key
+
+
+def tensors_of(state: State) -> dict[str, Tensor]:
+    return {name: entry for name, entry in state.items() if isinstance(entry, Tensor)}
+
+
+def numbers_of(state: State) -> dict[str, "int | float"]:
+    return {name: entry for name, entry in state.items() if not isinstance(entry, Tensor)}
+
+
+def cut(state: State, start: int, stop: int) -> State:
+    """Return the elements ``start`` to ``stop`` of a state."""
+    return numbers_of(state) | {name: one[start:stop] for name, one in tensors_of(state).items()}
+
+
+def joined(states: list[State]) -> State:
+    """Return the state of a key from the states of its parts."""
+    return states[0] | {name: torch.cat([state[name] for state in states]) for name in tensors_of(states[0])}
+
+
+def encode(state: State) -> tuple[dict, memoryview]:
+    """Return (metadata, payload).
+
+    >>> decode(*encode({"value": torch.ones(3), "steps": 2}))
+    {'value': tensor([1., 1., 1.]), 'steps': 2}
+    """
+    payload = torch.cat([one.contiguous().view(torch.uint8) for one in tensors_of(state).values()])
+    return layout(state), raw(payload)
+
+
+def layout(state: State) -> dict:
+    """Return the metadata of a state: names, dtypes and sizes of its tensors, and its numbers."""
+    tensors = [[name, DTYPES.index(one.dtype), one.numel()] for name, one in tensors_of(state).items()]
+    return {"tensors": tensors, "numbers": numbers_of(state)}
+
+
+def size(metadata: dict) -> int:
+    """Return the number of bytes of the tensors of a :func:`layout`."""
+    return sum(count * DTYPES[number].itemsize for _, number, count in metadata["tensors"])
+
+
+def piece(state: State, start: int) -> memoryview:
+    """Return PIECE bytes, or fewer at the end, of the tensors of a state, one after the other, from ``start`` on."""
+    pieces, left = [], PIECE
+    for one in tensors_of(state).values():
+        pieces.append(raw(one)[start : start + left])
+        left -= len(pieces[-1])
+        start = max(0, start - one.nbytes)
+    pieces = [piece for piece in pieces if piece]
+    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+
+def decode(metadata: dict, payload: memoryview) -> State:
+    """Return the state that :func:`encode` encoded. Raises Refused if this is something else."""
+    try:
+        tensors, rest = read_tensors(metadata["tensors"], payload)
+        if len(rest) or not all(map(is_number, metadata["numbers"].values())):
+            raise Refused("the state of a key has tensors and finite numbers")
+        return {name: one.clone() for name, one in tensors.items()} | metadata["numbers"]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise error if isinstance(error, Refused) else Refused(f"that is no state of a key ({error})") from None
+
+
+def read_tensors(layout: Iterable, payload: memoryview) -> tuple[dict[str, Tensor], memoryview]:
+    """Return the tensors of a layout, (name, number of the dtype, elements) each, and the bytes after them."""
+    tensors = {}
+    for name, number, count in layout:
+        dtype = DTYPES[number]
+        size = count * dtype.itemsize
+        if not isinstance(name, str) or not 0 <= size <= len(payload):
+            raise Refused("the state of a key is longer than what came")
+        tensors[name] = torch.frombuffer(payload, dtype=dtype, count=count) if size else torch.empty(0, dtype=dtype)
+        payload = payload[size:]
+    return tensors, payload

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
-from d2lps.carriers.rendezvous import DEADLINE
+from d2lps.algorithms.placement import Placement, require_count
+from d2lps.carriers.rendezvous import DEADLINE, require_seconds
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.launch import connect, socket_folder
-from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
-from d2lps.kvstore.placement import Placement, require_count
+from d2lps.kvstore.launch import connect, socket_folder, validate_placement, validate_replicas
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register
 from d2lps.kvstore.server.server import Host, Server, begin
@@ -34,7 +33,7 @@ class Cluster:
         tls: With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see
             :mod:`d2lps.kvstore.wire.tls`.
         placement: The places of keys on servers, or ``{"large": …, "virtual": …}`` of
-            :class:`~d2lps.kvstore.placement.Placement`.
+            :class:`~d2lps.algorithms.placement.Placement`.
         staleness, lost, deadline, record, replicas: As :func:`d2lps.kvstore.create` has them.
 
     Attributes:
@@ -75,9 +74,9 @@ class Cluster:
         tls: Mapping | Certificates | None = None,
         replicas: int = 0,
     ):
-        require_count("workers", workers)
-        require_count("servers", servers)
-        deadline = validate_deadline(deadline)
+        require_count("workers", workers, error=Refused)
+        require_count("servers", servers, error=Refused)
+        deadline = require_seconds("deadline", deadline, Refused)
         validate_replicas(replicas, servers)
         if transport not in ("unix", "tcp"):
             raise Refused(text("store.transport", transport=repr(transport)))

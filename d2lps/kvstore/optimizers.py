@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from d2lps.carriers.tensors import widened
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.messages import text
 from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, is_number, numbers_of
 
+State = dict[str, "Tensor | int | float"]  # of a key: "value", flat, and what the optimizer remembers
 Memory = dict[str, State]  # rule → its state for a key; one rule at a time
 
 
@@ -58,8 +58,8 @@ class Optimizer(NamedTuple):
         if not dtype.is_floating_point:
             raise Refused(text("store.whole-numbers", key=key, dtype=dtype, rule=self.rule))
 
-    def stepped(self, value: Tensor, gradient: Tensor, memory: Memory, counted: int, room: Tensor) -> Tensor:
-        """Return the new value, in ``room``; ``gradient``, a sum of ``counted`` pushes, may be overwritten.
+    def stepped(self, value: Tensor, gradient: Tensor, memory: Memory, counted: int, buffer: Tensor) -> Tensor:
+        """Return the new value, in ``buffer``; ``gradient``, a sum of ``counted`` pushes, may be overwritten.
 
         The same rule continues with its ``memory``, also with other numbers; another rule begins with an empty one.
         """
@@ -72,9 +72,9 @@ class Optimizer(NamedTuple):
         gradient, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
         if scale != 1:
             gradient.mul_(scale)
-        weight = widened(room.copy_(value))
+        weight = widened(buffer.copy_(value))
         RULES[self.rule](weight, gradient, memory[self.rule], **self.numbers)
-        return room if weight is room else room.copy_(weight)
+        return buffer if weight is buffer else buffer.copy_(weight)
 
 
 def lent(memory: Memory) -> Memory:
@@ -95,9 +95,9 @@ def validate_state(state: State, optimizer: Optimizer | None, elements: int, dty
         raise Refused(text("store.saved-unlike", key=key, elements=elements, dtype=dtype))
     if optimizer:
         optimizer.validate_dtype(dtype, key)
-    known, like = REMEMBERED[optimizer.rule] if optimizer else set(), (widened(value[:0]).dtype, elements)
+    known, spec = REMEMBERED[optimizer.rule] if optimizer else set(), (widened(value[:0]).dtype, elements)
     counts = {name for name, item in memory.items() if type(item) is int and 0 <= item < 1 << 53}
-    tensors = {name for name, item in memory.items() if isinstance(item, Tensor) and (item.dtype, item.numel()) == like}
+    tensors = {name for name, item in memory.items() if isinstance(item, Tensor) and (item.dtype, item.numel()) == spec}
     if memory and (memory.keys() != known or counts != known & COUNTS or tensors != known - COUNTS):
         rule = optimizer.rule if optimizer else text("store.no-rule")
         raise Refused(text("store.saved-state", key=key, names=", ".join(memory), rule=rule))

@@ -21,7 +21,7 @@ from d2lps.topology.graph import Link, Topology
 from d2lps.trace import Event, Trace
 from d2lps.units import Bandwidth
 
-KEPT = 10_000  # the last rows of each kind that a server keeps
+ROWS = 10_000  # the last rows of each kind that a server keeps
 PAGE = 1 << 20  # bytes of JSON in an answer, less than the limit of a frame
 Place = tuple[int, int]  # a server, and its number for a part of a key
 
@@ -75,7 +75,7 @@ class Record:
     """The rows that one server has recorded, with times of its monotonic clock."""
 
     def __init__(self):
-        self._rows = {kind: deque(maxlen=KEPT) for kind in KINDS.values()}
+        self._rows = {kind: deque(maxlen=ROWS) for kind in KINDS.values()}
         self._count = count()
 
     def add(self, row: PushRecord | VersionRecord | PullRecord | LossRecord) -> None:
@@ -84,12 +84,12 @@ class Record:
     def as_metadata(self, rule: str | None, start: int = 0) -> dict:
         """Return a page of rows as JSON, from row ``start`` on, and where the next page begins."""
         page = {"rows": {name: [] for name in KINDS}, "rule": rule, "now": time.monotonic(), "next": None}
-        room = PAGE
+        left = PAGE
         for number, row in self._since(start):
-            if room < 0:
+            if left < 0:
                 return page | {"next": number}
             page["rows"][NAMES[type(row)]].append(row)
-            room -= len(json.dumps(row))
+            left -= len(json.dumps(row))
         return page
 
     def _since(self, start: int) -> list[tuple[int, NamedTuple]]:

@@ -1,4 +1,7 @@
-"""The calls of a store, the same for every kind of store: those of MXNet's KVStore."""
+"""The calls of a store, the same for every kind of store: those of MXNet's KVStore; and the stores of one process.
+
+``local`` adds in main memory, ``device`` adds on the devices, by a plan.
+"""
 
 import threading
 import weakref
@@ -6,23 +9,25 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
-from torch import Tensor, int64
+import torch
+from torch import Tensor
 
-from d2lps.kvstore.calls import Call, Calls
-from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.repeats import Repeats
+from d2lps.algorithms import sharded
+from d2lps.kvstore.calls import Call, Calls, Push
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.optimizers import Memory, Optimizer, State, lent, remembered
 from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
-    Given,
     Key,
     KeySpec,
+    Value,
+    added,
     as_key,
     as_tensor,
-    counted,
     each_of,
+    fill,
     in_rows,
+    noted_as_counted,
     paired,
     per_device,
     require_writable,
@@ -53,7 +58,7 @@ class KVStore:
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
         self._patience = patience
-        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
+        self._calls = Calls(f"d2lps store {name}".strip(), patience)
         self._saving: Saving | None = None  # the last save in the background
         self._attempts = count(1)  # of calls of all workers, at worker 0
         self._barriers = 0  # how often all workers have met at barrier()
@@ -68,9 +73,9 @@ class KVStore:
             value (array, or list of arrays): One for each key; its shape and dtype are the key's from now on.
         """
         fresh = []
-        for name, given in paired(key, value):
+        for name, first in paired(key, value):
             validate_key(name)
-            first = as_tensor(per_device(given)[0], text("store.first-value", key=repr(name)))
+            first = as_tensor(per_device(first)[0], text("store.first-value", key=repr(name)))
             fresh.append((KeySpec(name, first), first))
         self._run(Init(self, fresh))
 
@@ -103,7 +108,7 @@ class KVStore:
             priority, ignore_sparse: Taken, as MXNet has them, and change nothing.
         """
         keys, outs = self._resolve_outs(key, out)
-        self._run(Pull(self, keys, outs))
+        self._run(Call(lambda: self._pull(keys, outs), keys))
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed.
@@ -140,7 +145,7 @@ class KVStore:
             index = as_tensor(rows, text("store.of-key", role="row_ids", key=repr(name)))
             if index.is_floating_point():
                 raise Refused(text("store.row-dtype", key=repr(name), dtype=index.dtype))
-            index = index.reshape(-1).to("cpu", int64, copy=True)  # it may lie where something is pulled into
+            index = index.reshape(-1).to("cpu", torch.int64, copy=True)  # it may lie where something is pulled into
             count = spec.shape[0] if spec.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
                 asked = {"least": int(index.min()), "most": int(index.max())}
@@ -150,7 +155,7 @@ class KVStore:
                 require_writable(array, spec)
             if spec.elements:
                 wanted.append((spec, per_device(into), index))
-        self._run(PullRows(self, wanted))
+        self._run(Call(lambda: self._pull_rows(wanted), [spec for spec, _, _ in wanted]))
 
     def set_optimizer(self, optimizer, **numbers) -> None:
         """From now on a push is the gradient of a step: ``set_optimizer("sgd", lr=0.1, momentum=0.9)``.
@@ -247,12 +252,12 @@ class KVStore:
         raise NotImplementedError
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         """Push, and pull into ``outs`` if there are some. The keys of ``retry`` are counted already."""
         raise NotImplementedError
 
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
         """Fill ``outs``."""
         raise NotImplementedError
 
@@ -264,7 +269,7 @@ class KVStore:
         """Set the optimizer of all servers, as worker 0; a later one has a higher ``number``."""
         raise NotImplementedError
 
-    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         """Keep all keys as they are for save ``number``, as worker 0, and return their states, which may be lazy."""
         raise NotImplementedError
 
@@ -290,8 +295,8 @@ class KVStore:
         """Tell those who wait at a barrier, while the block runs, that worker 0 is at work and will come."""
         return nullcontext()
 
-    def _pull_after_push(self, keys: list[KeySpec], outs: list[Given]) -> None:
-        with counted(keys):
+    def _pull_after_push(self, keys: list[KeySpec], outs: list[Value]) -> None:
+        with noted_as_counted(keys):
             self._calls.current.require_wanted()  # else what was pushed stays as it is, if it lies where that goes
             self._pull(keys, outs)
 
@@ -315,27 +320,27 @@ class KVStore:
             raise Refused(text("store.which-key", keys=keys) if keys else text("store.no-keys"))
         return next(iter(self._keys.values())) if key is None else self._spec(as_key(key))
 
-    def _resolve(self, key, arrays, role: str) -> tuple[list[KeySpec], list[Given]]:
+    def _resolve(self, key, arrays, role: str) -> tuple[list[KeySpec], list[Value]]:
         """Return the keys and their arrays: checked, and pushed ones converted if necessary."""
         # No object is made per key: with ten thousand of them Python would collect garbage many times.
         keys, checked = [], []
-        for name, given in paired(key, arrays):
+        for name, value in paired(key, arrays):
             spec = self._spec(name)
             try:
-                plain = spec.plain(given)
+                plain = spec.plain(value)
             except RuntimeError:  # a nested tensor has no shape
                 plain = False
             if not plain:
-                given = [spec.as_pushed(one) if role == "pushed" else one for one in per_device(given)]
-                if role == "pushed" and len(given) > 1:
-                    given = [one.to_dense() if one.is_sparse else one for one in given]
-                for one in given if role != "pushed" or not in_rows(given) else ():
+                value = [spec.as_pushed(one) if role == "pushed" else one for one in per_device(value)]
+                if role == "pushed" and len(value) > 1:
+                    value = [one.to_dense() if one.is_sparse else one for one in value]
+                for one in value if role != "pushed" or not in_rows(value) else ():
                     spec.validate(one, role)
             keys.append(spec)
-            checked.append(given)
+            checked.append(value)
         return keys, checked
 
-    def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Given]]:
+    def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Value]]:
         if out is None:
             raise Refused(text("store.no-out"))
         keys, outs = self._resolve(key, out, "out")
@@ -347,14 +352,14 @@ class KVStore:
         return keys, outs
 
 
-# ---- the calls, each in a thread of the store
+# ---- calls that an interruption may reach when they are done
 
 
 class Init(Call):
     """Give new keys their first values."""
 
     def __init__(self, store: KVStore, fresh: list[tuple[KeySpec, Tensor]]):
-        super().__init__(("init",))
+        super().__init__(turn="init")
         self.store, self.fresh = store, fresh
 
     def work(self) -> None:
@@ -372,63 +377,11 @@ class Init(Call):
             self.store._keys.pop(spec.key, None)
 
 
-class Push(Call):
-    """Push, and pull if there are ``outs``."""
-
-    def __init__(self, store: KVStore, keys: list[KeySpec], values: list[Given], outs: list[Given] | None = None):
-        super().__init__(keys)
-        self.store, self.specs, self.values, self.outs = store, keys, values, outs
-
-    def work(self) -> None:
-        repeats = self.store._repeats
-        retry = repeats.counted(self.specs, self.values)
-        try:
-            self.store._push(self.specs, self.values, self.outs, retry)
-        except KVError as error:
-            if error.counted or error.unknown:  # else nothing has changed
-                repeats.forget(self.specs)
-                repeats.remember(self.specs, self.values, error)
-            raise
-        repeats.forget(self.specs)
-
-    def missed(self, done: bool) -> KVError:
-        repeats, error = self.store._repeats, KVError()
-        counted = self.specs if done else repeats.counted(self.specs, self.values)
-        error.counted = tuple(spec.key for spec in self.specs if spec in counted)
-        if done:  # if what was pulled replaced the values, the same call again has the new ones
-            repeats.remember(self.specs, self.values, error)
-        return error
-
-
-class Pull(Call):
-    """Pull whole keys."""
-
-    def __init__(self, store: KVStore, keys: list[KeySpec], outs: list[Given]):
-        super().__init__(keys)
-        self.store, self.specs, self.outs = store, keys, outs
-
-    def work(self) -> None:
-        self.store._pull(self.specs, self.outs)
-        self.store._repeats.forget(self.specs)
-
-
-class PullRows(Call):
-    """Pull rows of keys."""
-
-    def __init__(self, store: KVStore, wanted: list[tuple[KeySpec, list, Tensor]]):
-        super().__init__([spec for spec, _, _ in wanted])
-        self.store, self.wanted = store, wanted
-
-    def work(self) -> None:
-        self.store._pull_rows(self.wanted)
-        self.store._repeats.forget(self.keys)
-
-
 class Barrier(Call):
     """Wait for all workers."""
 
     def __init__(self, store: KVStore):
-        super().__init__(("barrier",))
+        super().__init__(turn="barrier")
         self.store = store
 
     def work(self) -> None:
@@ -442,3 +395,96 @@ class Barrier(Call):
     def missed(self, done: bool) -> None:
         if done and self.store.num_workers > 1:
             self.store._passed = self.caller
+
+
+# ---- the stores of one process
+
+
+class LocalStore(KVStore):
+    """The store ``local``: values of several devices are summed in main memory, in the order given."""
+
+    type = "local"
+
+    def __init__(self):
+        super().__init__()
+        self._values: dict[KeySpec, Tensor] = {}
+        self._memory: dict[KeySpec, Memory] = {}  # the state of the optimizer
+
+    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        for spec, value in fresh:
+            self._values[spec], self._memory[spec] = added([value]).clone(), {}
+
+    def _push(
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
+    ) -> None:
+        done = [spec for spec in keys if spec in retry]
+        with noted_as_counted(done):
+            for spec, value in zip(keys, values, strict=True):
+                if spec not in retry:
+                    self._values[spec] = self._added(spec, value)
+                    done.append(spec)
+        if outs is not None:
+            self._pull_after_push(keys, outs)
+
+    def _added(self, spec: KeySpec, value: Value) -> Tensor:
+        total = self._sum(value)
+        if self.optimizer is None:
+            return total
+        before = self._values[spec]
+        return self.optimizer.stepped(before, total, self._memory[spec], 1, torch.empty_like(before))
+
+    def _sum(self, value: Value) -> Tensor:
+        total = added(value)
+        return total if in_rows(value) or total.data_ptr() != each_of(value)[0].data_ptr() else total.clone()
+
+    @torch.inference_mode()  # as ``out`` may have been made there
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
+        for spec, into in zip(keys, outs, strict=True):
+            fill(into, self._values[spec])
+
+    @torch.inference_mode()
+    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
+        for spec, outs, index in wanted:
+            fill(outs, self._values[spec].view(-1, spec.width)[index].reshape(-1))
+
+    def _choose(self, optimizer: Optimizer, number: int) -> None:
+        """Do nothing: the state of a key is looked at in its next step."""
+
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+        snapshot = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
+        optimizer = self.optimizer
+        return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in snapshot)
+
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
+        for spec, state in states:
+            state = {name: item.clone() if isinstance(item, Tensor) else item for name, item in state.items()}
+            self._values[spec] = state.pop("value")
+            self._memory[spec] = {optimizer.rule: state} if optimizer and state else {}
+
+
+class DeviceStore(LocalStore):
+    """The store ``device``: as ``local``, but each device sums a shard (``sharded``).
+
+    :meth:`trace` returns the run of the last push of several values.
+    """
+
+    type = "device"
+    _summed = None
+
+    def trace(self, key=None, rounds: int = 8):
+        if self._summed is None:
+            raise Refused(text("store.nothing-summed"))
+        return self._summed
+
+    def _sum(self, value: Value) -> Tensor:
+        values = each_of(value)
+        if len(values) == 1:
+            return super()._sum(value)
+        from d2lps.carriers.execute import run
+        from d2lps.carriers.here import Here
+
+        names = [f"device{i}" for i in range(len(values))]
+        buffers = {name: value.reshape(-1).clone() for name, value in zip(names, values, strict=True)}
+        carrier = Here({name: buffer.device for name, buffer in buffers.items()})
+        self._summed = run(sharded(names), buffers, carrier)
+        return buffers[names[0]].cpu()

@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from d2lps.carriers.rendezvous import require_seconds
 from d2lps.kvstore import checkpoint, threads
-from d2lps.kvstore.calls import GRACE, Call, Interrupted
-from d2lps.kvstore.codec import State
+from d2lps.kvstore.calls import GRACE, UNENDED, Call, Interrupted, forget
 from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost, as_known
-from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.options import validate_deadline
+from d2lps.kvstore.optimizers import Optimizer, State
 from d2lps.kvstore.values import KeySpec
 from d2lps.messages import text
 
@@ -38,7 +37,7 @@ class Together(Call):
 
     def __init__(self, store):
         super().__init__()
-        self.store = store
+        self.store, self.repairs = store, (self.name,)
         self._led = False  # worker 0 may have begun to work
         self._outcome: dict | None = None  # as worker 0 told it to all
 
@@ -51,9 +50,6 @@ class Together(Call):
 
     def follow_up(self, result: object) -> object:
         """Take over what worker 0 has returned. Return the result of the call."""
-
-    def repairs(self, unended: str) -> bool:
-        return unended == self.name
 
     def missed(self, done: bool) -> None:
         if done:
@@ -139,10 +135,7 @@ class Load(Together):
 
     def __init__(self, store, path):
         super().__init__(store)
-        self.path = path
-
-    def repairs(self, unended: str) -> bool:
-        return True
+        self.path, self.repairs = path, UNENDED
 
     def lead(self, number: int) -> dict:
         specs = self.store._keys
@@ -157,7 +150,7 @@ class Load(Together):
     def follow_up(self, result: dict) -> None:
         optimizer = result["optimizer"]
         self.store.optimizer = optimizer and Optimizer.read(*optimizer)
-        self.store._repeats.clear()  # what was counted is gone
+        forget(self.store._keys.values())  # what was counted is gone
 
 
 class Save(Together):
@@ -176,12 +169,12 @@ class Save(Together):
         store, before = self.store, self.store._saving
         if before and not before._wait_over(LONG * store._patience, self):
             raise Timeout(text("store.still-saving", path=before.path))
-        if before and before._error and not before._told:
-            before._told = True
+        if before and before._error and not before._reported:
+            before._reported = True
             raise Refused(text("store.not-saved", path=before.path, why=before._error))
         checkpoint.require_place(self.path)
         saving = Saving(store, self.path, number)
-        saving._begin(store._keep(number, saving), self.then)
+        saving._begin(store._take_snapshot(number, saving), self.then)
         if self.background:
             store._saving = saving
             return number
@@ -222,7 +215,7 @@ class Saving:
         self._over, self._unwanted = threading.Event(), False
         self._writes = False  # it is this worker that writes
         self._error: KVError | None = None
-        self._told = False  # the user of the store knows the error
+        self._reported = False  # the user of the store knows the error
         self._waits = 0  # calls of wait() that all workers ended with Timeout
 
     @property
@@ -237,7 +230,7 @@ class Saving:
             deadline: Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the
                 store.
         """
-        seconds = LONG * self._store._patience if deadline is None else validate_deadline(deadline)
+        seconds = LONG * self._store._patience if deadline is None else require_seconds("deadline", deadline, Refused)
         if self._store._saving is not self:  # a later save has waited for this one, and raised its error
             return
         self._store._calls.run(WaitForSave(self._store, self, seconds))
@@ -284,7 +277,7 @@ class WaitForSave(Call):
     """Wait, with all workers, until a save in the background is over."""
 
     def __init__(self, store, saving: Saving, seconds: float):
-        super().__init__(("wait",))
+        super().__init__(turn="wait")
         self.store, self.saving, self.seconds = store, saving, seconds
 
     def work(self) -> None:
@@ -303,5 +296,5 @@ class WaitForSave(Call):
             raise Timeout(text("store.still-saving", path=saving.path))
         saving._over.set()
         if outcome["error"]:
-            saving._told = True
+            saving._reported = True
             raise copy.copy(saving._error) or Refused(outcome["error"])

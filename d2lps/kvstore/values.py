@@ -13,38 +13,39 @@ from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, as_known
 from d2lps.kvstore.wire.arena import Buffers
-from d2lps.kvstore.wire.frames import DTYPES, as_bytes, raw
+from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.messages import text
 
 Key = str | int
-Given = Tensor | list  # for one key: a tensor of its shape, or a list of tensors, one per device
+Value = Tensor | list  # for one key: a tensor of its shape, or a list of tensors, one per device
 
 
 class KeySpec:
     """An initialized key: the type of its values, the places of its parts, the number of its pushes."""
 
-    __slots__ = tuple("key shape dtype elements width parts pushes buffers".split())
+    __slots__ = tuple("key shape dtype elements width parts pushes failed buffers".split())
 
     def __init__(self, key: Key, first: Tensor):
         self.key, self.shape, self.dtype, self.elements = key, tuple(first.shape), first.dtype, first.numel()
         self.width = max(1, prod(self.shape[1:]))  # elements of a row
         self.parts: list = []  # (Part, the number of its shard at its server)
         self.pushes = 0  # that are counted
+        self.failed = None  # the FailedPush that named it last, until another push or pull succeeds
         self.buffers = Buffers()  # from which servers read pushes
 
-    def plain(self, given: object) -> bool:
+    def plain(self, value: object) -> bool:
         """Return True for a plain tensor of this key in main memory: a fast check, for ten thousand keys."""
         return (
-            type(given) is Tensor
-            and given.dtype is self.dtype
-            and given.shape == self.shape
-            and given.is_cpu
-            and not given.requires_grad
-            and (given.data_ptr() != 0 or not self.elements)  # raises if it is not dense
+            type(value) is Tensor
+            and value.dtype is self.dtype
+            and value.shape == self.shape
+            and value.is_cpu
+            and not value.requires_grad
+            and (value.data_ptr() != 0 or not self.elements)  # raises if it is not dense
         )
 
     def validate(self, array: object, role: str, shape: tuple[int, ...] | None = None) -> None:
-        """Raise Refused unless ``array`` has the dtype of the key, and its shape or the given one.
+        """Raise Refused unless ``array`` has the dtype of the key, and the ``shape``, by default that of the key.
 
         ``role`` is ``"pushed"`` or ``"out"``.
         """
@@ -53,7 +54,7 @@ class KeySpec:
         tensor = array
         if not isinstance(array, Tensor) or not is_dense(array) or not has_memory(array):
             tensor = as_tensor(array, text("store.of-key", role=role_text, key=repr(self.key)))
-        self._require_like(tensor, role_text, shape)
+        self._require_type(tensor, role_text, shape)
 
     def as_pushed(self, value: object) -> Tensor:
         """Return a pushed value as a dense tensor; a sparse gradient of rows as a coalesced one, with each row once.
@@ -62,7 +63,7 @@ class KeySpec:
         """
         role = text("store.role.pushed")
         if isinstance(value, Tensor) and value.layout is torch.sparse_coo:
-            self._require_like(value, role, self.shape)  # before its memory is taken
+            self._require_type(value, role, self.shape)  # before its memory is taken
             rows, value = value._indices(), value.detach()._values()
             try:  # torch would write rows that do not exist somewhere else
                 value = torch.sparse_coo_tensor(rows, value, self.shape, check_invariants=True)
@@ -77,10 +78,10 @@ class KeySpec:
             value = value.to_dense()
         return as_tensor(value, role)
 
-    def _require_like(self, tensor: Tensor, role: str, shape: tuple[int, ...]) -> None:
+    def _require_type(self, tensor: Tensor, role: str, shape: tuple[int, ...]) -> None:
         if tensor.shape != shape or tensor.dtype != self.dtype:
-            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role}
-            raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **given))
+            found = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role}
+            raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **found))
 
 
 def known_by(keys: Iterable[KeySpec]) -> tuple[str, str]:
@@ -167,17 +168,17 @@ def has_memory(tensor: Tensor) -> bool:
         return False
 
 
-def each_of(given: Given) -> Sequence:
+def each_of(value: Value) -> Sequence:
     """Return the values of one key as a sequence, one per device."""
-    return given if isinstance(given, list) else (given,)
+    return value if isinstance(value, list) else (value,)
 
 
-def in_rows(given: Given) -> bool:
+def in_rows(value: Value) -> bool:
     """Return True for a pushed value that has only some rows: see :meth:`KeySpec.as_pushed`."""
-    return type(given) is list and given[0].is_sparse
+    return type(value) is list and value[0].is_sparse
 
 
-def added(values: Given) -> Tensor:
+def added(values: Value) -> Tensor:
     """Return the flat sum in main memory, added in order; a single tensor is not copied unless it has to be."""
     total = values
     if type(values) is list:
@@ -189,25 +190,18 @@ def added(values: Given) -> Tensor:
     return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
 
 
-def copied(given: Given) -> list[Tensor]:
+def copied(value: Value) -> list[Tensor]:
     """Return flat copies of the values."""
-    return [added(value).resolve_neg().clone() for value in each_of(given)]
+    return [added(one).resolve_neg().clone() for one in each_of(value)]
 
 
-def digests(given: Given) -> list[bytes]:
+def digests(value: Value) -> list[bytes]:
     """Return digests of the bits of the values."""
-    return [blake2b(raw(added(value).resolve_neg()), digest_size=32).digest() for value in each_of(given)]
-
-
-def same(copies: list[Tensor], given: Given) -> bool:
-    """Return True if the values have the same bits as their earlier :func:`copied`."""
-    values = [added(value).resolve_neg() for value in each_of(given)]
-    pairs = zip(values, copies, strict=False)
-    return len(values) == len(copies) and all(torch.equal(as_bytes(value), as_bytes(copy)) for value, copy in pairs)
+    return [blake2b(raw(added(one).resolve_neg()), digest_size=32).digest() for one in each_of(value)]
 
 
 @contextmanager
-def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
+def noted_as_counted(keys: Iterable[KeySpec]) -> Iterator[None]:
     """Add ``keys`` as ``counted`` to an error that is raised inside, because their push is counted by then."""
     try:
         yield
@@ -248,7 +242,7 @@ def folded(tensor: Tensor) -> bool:
     return int(spots.count_nonzero()) < tensor.numel()
 
 
-def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
+def in_place(values: Iterable[Value], outs: Iterable[Value]) -> bool:
     """Return True if the memory of a pushed value may overlap that of an ``out``."""
     pushed, pulled = ([*map(_extent, chain(*map(each_of, group)))] for group in (values, outs))
     return any(start < stop and begin < end for start, end in pushed for begin, stop in pulled)
@@ -294,7 +288,7 @@ def memory_of(out: object) -> "Tensor | None":
     return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
-def fill(outs: Given, value: Tensor) -> None:
+def fill(outs: Value, value: Tensor) -> None:
     """Copy the flat value to every one of ``outs`` that does not hold it already."""
     for out in each_of(outs):
         memory = memory_of(out)

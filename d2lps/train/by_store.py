@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps import kvstore
+from d2lps.algorithms.placement import require_count
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.in_process import Cluster
-from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
 from d2lps.messages.counted import counted
@@ -123,7 +123,7 @@ def work(
         >>> worked.losses[0] > 2, worked.losses[-1] < 0.5
         (True, True)
     """
-    require_count("size", size)
+    require_count("size", size, error=Refused)
     devices = [torch.device(device) for device in devices]
     if not devices:
         raise Refused(text("store.no-devices"))
@@ -300,7 +300,7 @@ def in_turn(
     sizes = [weight.numel() for weight in trained(net).values()]
     losses, memory = [], [{} for _ in sizes]
     with deterministic():
-        for X, y in counted(batches(data, require_count("size", size), steps), of=steps):
+        for X, y in counted(batches(data, require_count("size", size, error=Refused), steps), of=steps):
             parts = split(X, y, [CPU] * len(workers))
             done = [
                 [loss_and_gradient(net, *piece, count=size) for piece in split(*part, [torch.device(device)] * n)]

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from d2lps.algorithms.placement import require_count
 from d2lps.kvstore.checkpoint import folder_to_disk, to_disk
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.messages import text, why
@@ -79,7 +79,11 @@ class Checkpoints:
     """
 
     def __init__(self, folder: "str | os.PathLike", store: KVStore, keep: int = 2):
-        self.folder, self.store, self.keep = Path(os.path.expanduser(folder)), store, require_count("keep", keep)
+        self.folder, self.store, self.keep = (
+            Path(os.path.expanduser(folder)),
+            store,
+            require_count("keep", keep, error=Refused),
+        )
         self._saving: Saving | None = None  # under way in the background, until ``wait`` is called
 
     def save(self, steps: int, own: Any = None, background: bool = False) -> None:
@@ -101,7 +105,8 @@ class Checkpoints:
             Refused: If ``steps`` is no such number; nothing has been written, and no other worker was waited for.
             KVError: An error of the store.
         """
-        steps = require_count("steps", steps.item() if getattr(steps, "ndim", None) == 0 else steps, least=0)
+        steps = steps.item() if getattr(steps, "ndim", None) == 0 else steps
+        require_count("steps", steps, least=0, error=Refused)
         self.wait()
         draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
         first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"

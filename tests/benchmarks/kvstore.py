@@ -27,9 +27,9 @@ import torch
 import torch.distributed as dist
 
 from d2lps import Processes, algorithms, kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.carriers.execute import compile
-from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.pslite.nodes import Nodes, environment, require_mxnet
+from d2lps.kvstore.pslite.store import Nodes, environment, require_mxnet
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore

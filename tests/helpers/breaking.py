@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from d2lps.kvstore.placement import Placement
+from d2lps.algorithms.placement import Placement
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import HEADER, Op, handshake

@@ -9,8 +9,8 @@ import torch
 from helpers.stores import each
 
 from d2lps import kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import KVError, Refused, Timeout
-from d2lps.kvstore.placement import Placement
 
 
 @pytest.fixture(params=["local", "device"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.breaking import closing, connected, tables
 from helpers.frames import ends
-from helpers.stores import each
+from helpers.stores import Function, each
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused
@@ -20,7 +20,6 @@ from d2lps.kvstore.record import PAGE, PullRecord, PushRecord, Record, ServerRec
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, frames, handshake
 from d2lps.kvstore.wire.frames import raw
-from d2lps.kvstore.worker.dist import ReadRecords
 
 FIRST = Entry(0, 0, 0, 3, 1)  # push 1 of three elements to part 0
 SECOND = FIRST._replace(part=1)
@@ -323,4 +322,4 @@ def test_a_store_tells_more_than_a_frame_holds(monkeypatch):
 
         each(stores, work)
         assert len([event for event in stores[1].trace("k199").events if event.op == "add"]) == 16
-        assert len(json.dumps(stores[0]._calls.run(ReadRecords(stores[0]))[0].pushes)) > frames.TABLE
+        assert len(json.dumps(stores[0]._calls.run(Function(stores[0]._records))[0].pushes)) > frames.TABLE

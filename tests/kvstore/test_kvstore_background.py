@@ -18,7 +18,7 @@ from helpers.stores import each, until_whole
 
 from d2lps import kvstore
 from d2lps.carriers import leftovers
-from d2lps.kvstore import KVError, Refused, Timeout, checkpoint, codec
+from d2lps.kvstore import KVError, Refused, Timeout, checkpoint
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Begin, Do, Keep, Push
 from d2lps.kvstore.together import Saving
@@ -137,7 +137,7 @@ def test_a_save_has_the_values_at_the_barrier(kind, replicas, rule, tmp_path, he
 @pytest.mark.fault("F2", "server killed while its store is saved in the background")
 def test_the_backup_continues_after_its_server_is_killed_during_a_read(tmp_path, monkeypatch):
     """It has kept the same, and goes on with it, whoever takes the place of the dead one."""
-    monkeypatch.setattr(codec, "PIECE", 1000)
+    monkeypatch.setattr(checkpoint, "PIECE", 1000)
     ask, asked, killed = ServerClient.ask, [], []
 
     def killing(client, request):

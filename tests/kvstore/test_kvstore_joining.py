@@ -12,7 +12,7 @@ from helpers.scripts import forked
 from d2lps import kvstore
 from d2lps.carriers.rendezvous import Rendezvous
 from d2lps.kvstore import Refused
-from d2lps.kvstore.rendezvous import Meeting
+from d2lps.kvstore.launch import Meeting
 
 nothing_left = breaking.nothing_left
 pytestmark = pytest.mark.usefixtures("nothing_left")

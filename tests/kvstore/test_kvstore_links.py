@@ -15,7 +15,7 @@ from d2lps import kvstore
 from d2lps.carriers.rendezvous import Rendezvous
 from d2lps.kvstore import KVError, Refused, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.calls import Calls
-from d2lps.kvstore.rendezvous import Meeting
+from d2lps.kvstore.launch import Meeting
 from d2lps.kvstore.wire import handshake
 
 

@@ -7,8 +7,8 @@ import pytest
 from helpers.scripts import forked
 
 from d2lps import kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import Refused
-from d2lps.kvstore.placement import Placement
 
 MAKE = {
     "create": lambda servers=2, **options: kvstore.create("dist_sync", servers=servers, **options),

@@ -12,7 +12,7 @@ from helpers.scripts import forked
 from helpers.stores import Function, each, until_whole
 
 from d2lps import kvstore
-from d2lps.kvstore import ServerLost, Timeout, WorkerLost, own_time
+from d2lps.kvstore import ServerLost, Timeout, WorkerLost, threads
 from d2lps.kvstore.wire import Op
 from d2lps.kvstore.worker.client import Request
 
@@ -28,10 +28,10 @@ DEADLINE = 1.0
 def clock(monkeypatch):
     """The clock that a process looks at to know for how long it ran."""
     made = SimpleNamespace(ahead=0.0, sleep=time.sleep, monotonic=lambda: time.monotonic() + made.ahead)
-    monkeypatch.setattr(own_time, "time", made)
+    monkeypatch.setattr(threads, "time", made)
     yield made
     monkeypatch.undo()
-    own_time._read()  # the clock goes back
+    threads._read()  # the clock goes back
 
 
 def full(value):
@@ -39,11 +39,11 @@ def full(value):
 
 
 def test_of_a_long_pause_little_counts(clock):
-    before = own_time.own_time()
+    before = threads.own_time()
     clock.ahead += 1000.0
-    assert own_time.own_time() - before <= 2 * own_time.PAUSE
-    time.sleep(3 * own_time.PAUSE)
-    assert 2 * own_time.PAUSE < own_time.own_time() - before < 100
+    assert threads.own_time() - before <= 2 * threads.PAUSE
+    time.sleep(3 * threads.PAUSE)
+    assert 2 * threads.PAUSE < threads.own_time() - before < 100
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
@@ -101,7 +101,7 @@ def test_a_call_of_a_stopped_process_gets_the_answers_of_meanwhile(monkeypatch):
         client.ask(request)
         late = threading.Timer(1.0, other._calls.run, [Function(other._meet, "", 1)])
         late.start()
-        stood = own_time.own_time()
+        stood = threads.own_time()
         monkeypatch.setattr("d2lps.kvstore.worker.client.own_time", lambda: stood)
         assert client.wait(request, time.monotonic() + 0.7).op == Op.OK
         late.join(10)

@@ -158,7 +158,7 @@ def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
             while servers.views[1].number == 1:
                 assert time.monotonic() < until, "nobody takes over"
                 time.sleep(0.005)
-            servers[0].clients[1]._told(register.view(1))
+            servers[0].clients[1]._take_view(register.view(1))
             servers[0].push("w", torch.full((SIZE,), 100.0))
             each(servers, lambda store: store.barrier())
             servers[1].pull("w", out=(out := torch.empty(SIZE)))

@@ -23,7 +23,7 @@ def taken_over(servers, slot: int, worker: int, register) -> None:
     while servers.views[slot].number == 1:
         assert time.monotonic() < until, "nobody takes over"
         time.sleep(0.005)
-    servers[worker].clients[slot]._told(register.view(slot))
+    servers[worker].clients[slot]._take_view(register.view(slot))
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from d2lps import kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.carriers import leftovers
 from d2lps.kvstore import Refused, checkpoint
-from d2lps.kvstore.placement import Placement
 from d2lps.train.by_store import each
 
 RULES = [("sgd", {"lr": 0.1, "momentum": 0.9}), ("adagrad", {"lr": 0.1}), ("adam", {"lr": 0.1, "rescale_grad": "mean"})]
@@ -247,7 +247,7 @@ def test_a_file_that_says_more_than_there_is_costs_no_memory(saved):
     text = path.read_bytes()
     (length,) = checkpoint.LENGTH.unpack_from(text, len(checkpoint.MAGIC))
     start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size + 32 + length
-    _, size = checkpoint._layout(json.loads(text[start - length : start]))
+    _, size = checkpoint._entries(json.loads(text[start - length : start]))
     os.truncate(path, start + size)  # now it has what it says
     with pytest.raises(Refused, match="which is not initialized"):
         checkpoint.read(path, kept)
@@ -308,7 +308,7 @@ def test_a_load_that_is_refused_for_one_key_changes_none(tmp_path):
 
 
 def test_only_worker_0_loads():
-    from d2lps.kvstore.codec import encode
+    from d2lps.kvstore.checkpoint import encode
     from d2lps.kvstore.wire import Op
     from d2lps.kvstore.worker.client import Request
 

@@ -93,7 +93,7 @@ def told_unasked(workers, servers, send, recv):
 
 
 def by_the_store(keys, servers):
-    from d2lps.kvstore.placement import Placement
+    from d2lps.algorithms.placement import Placement
 
     place = Placement(servers)
     return {key: place.owner(key) for key in keys}

@@ -211,7 +211,6 @@ TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown ScalingError"
 ENGLISH = {
     "carriers/ranks.py": 2,  # ports and addresses of torchrun
     "notebook/ranks/notebook.py": 1,  # hands on what a rank has raised
-    "kvstore/codec.py": 3,  # states that no store has written
     "kvstore/in_process.py": 1,  # TLS
     "kvstore/values.py": 2,  # hand on what torch says
     "kvstore/worker/client.py": 4,  # secrets, what cannot be sent, and answers that no server gives

@@ -20,7 +20,6 @@ OF_ONE_THREAD = ("d2lps.notebook",)  # notebooks, their books and graders
 
 SHARED = {
     "Placement": "from d2lps.algorithms.placement import Placement; make = lambda: Placement(1, virtual=4)",
-    "kvstore Placement": "from d2lps.kvstore.placement import Placement; make = lambda: Placement(1, virtual=4)",
     "Plan": "from d2lps import ring; make = lambda: ring(['gpu0', 'gpu1'])",
     "Topology": "from d2lps import pcie_server; make = lambda: pcie_server(gpus=2)",
     "Trace": "from d2lps import cost, pcie_server, ring; PLAN = ring(['gpu0', 'gpu1'])\n"

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from d2lps import kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import Refused, Timeout, WorkerLost
-from d2lps.kvstore.placement import Placement
 from d2lps.train import by_plan, by_store
 from d2lps.train.by_store import STORES, curves, each, in_turn, work
 

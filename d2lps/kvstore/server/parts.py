@@ -7,12 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer, validate_state
-from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.optimizers import Optimizer, State, validate_state
 from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.slot import Slot
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import told
 
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import LossRecord
 from d2lps.kvstore.server.lines import STILL, Peers
 from d2lps.kvstore.server.register import Register, StoreRegister, as_name
 from d2lps.kvstore.server.session import PeerSession, WorkerSession
 from d2lps.kvstore.server.store import PATIENCE, SlotStore
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore import threads
-from d2lps.kvstore.codec import decode, layout, piece
+from d2lps.kvstore.checkpoint import decode, layout, piece
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import packed, told
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, PUSHES, Broken, Frame, Op, raw

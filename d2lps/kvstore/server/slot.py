@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Timeout
-from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import AddUp, Ask, Join, Name, Propose, Send, Summed
 from d2lps.kvstore.server.lines import PULSE, Line, Peers, refused
 from d2lps.kvstore.server.register import NOBODY, Register, StoreRegister
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 

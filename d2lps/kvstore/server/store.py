@@ -19,12 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import DEADLINE
-from d2lps.kvstore.codec import State
+from d2lps.carriers.rendezvous import DEADLINE, require_seconds
 from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer, remembered
-from d2lps.kvstore.options import validate_deadline, validate_staleness
-from d2lps.kvstore.own_time import own_time
+from d2lps.kvstore.optimizers import Optimizer, State, remembered
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication import messages as m
@@ -33,9 +30,11 @@ from d2lps.kvstore.replication.messages import Name
 from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
 from d2lps.kvstore.server.slot import Slot, over, workers
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.arena import SHARED, Arena
 from d2lps.kvstore.wire.frames import Broken, Entry
+from d2lps.messages import text
 
 log = logging.getLogger("d2lps.kvstore.server")
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
@@ -93,7 +92,9 @@ class SlotStore:
             if value not in known:
                 raise Refused(told("store.told.option", name=name, value=repr(value), known=", ".join(known)))
         self.kind, self.workers, self.lost = kind, workers, lost
-        self.staleness, self.deadline = validate_staleness(staleness), validate_deadline(deadline)
+        if type(staleness) is not int or not 0 <= staleness < 1 << 53:  # JSON has no larger integers
+            raise Refused(text("store.staleness", value=repr(staleness)))
+        self.staleness, self.deadline = staleness, require_seconds("deadline", deadline, Refused)
         self.record = Record() if record else None
         self._shards: list[Shard] = []
         self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts

@@ -81,7 +81,7 @@ class Arena(Mapping):
             return None
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor | None:
-        """Return an uninitialized flat tensor; None if there is no room left, or if this is closed."""
+        """Return an uninitialized flat tensor; None if no memory is left, or if this is closed."""
         size = -(-elements * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
             offset = self._free[size].pop()
@@ -123,10 +123,10 @@ class Buffers:
             if self.free < counted:
                 self._side = 1 - self._side
 
-    def of(self, server: int, like: Tensor, arena: Arena) -> tuple[Tensor | None, bool]:
+    def of(self, server: int, piece: Tensor, arena: Arena) -> tuple[Tensor | None, bool]:
         """Return the buffer for a server, None if there is no memory left, and whether it has this push already."""
         tensor, push = self._tensors.get((server, self._side), (None, 0))
-        return (arena.tensor(like.numel(), like.dtype), False) if tensor is None else (tensor, push == self._push)
+        return (arena.tensor(piece.numel(), piece.dtype), False) if tensor is None else (tensor, push == self._push)
 
     def write(self, server: int, tensor: Tensor, value: Tensor) -> None:
         """Write the part of the push that goes to a server into its buffer."""

@@ -212,23 +212,23 @@ class Channel:
         metadata = _metadata(bytes(table[:size])) if size and not entries else {}
         return Frame(Op(op), number, parts, metadata, payload, flags)
 
-    def into(self, frame: Frame, room: memoryview) -> None:
+    def into(self, frame: Frame, buffer: memoryview) -> None:
         """Receive the payload of a frame directly into its memory.
 
         Args:
             frame: The one that was received last.
-            room: ``frame.payload`` bytes.
+            buffer: ``frame.payload`` bytes.
 
         Raises:
             Broken: Its checksum or code is wrong, or the connection has ended.
         """
-        if len(room) != frame.payload:
-            raise Broken(f"a payload of {frame.payload} bytes instead of {len(room)}")
+        if len(buffer) != frame.payload:
+            raise Broken(f"a payload of {frame.payload} bytes instead of {len(buffer)}")
         if not frame.payload:
             return
         code, checksum, self._left = self._open, Checksum(), None
-        for start in range(0, len(room), BLOCK):
-            block = room[start : start + BLOCK]
+        for start in range(0, len(buffer), BLOCK):
+            block = buffer[start : start + BLOCK]
             self._fill(block)
             checksum.add(block)
             if code and frame.flags & CODED:
@@ -254,10 +254,10 @@ class Channel:
             raise Broken("a payload was received only in part")
         if not self._left:
             return
-        room, left, self._left = bytearray(min(frame.payload, BLOCK)), frame.payload + 8, None
+        buffer, left, self._left = bytearray(min(frame.payload, BLOCK)), frame.payload + 8, None
         while left > 0:
-            self._fill(memoryview(room)[: min(left, len(room))])
-            left -= min(left, len(room))
+            self._fill(memoryview(buffer)[: min(left, len(buffer))])
+            left -= min(left, len(buffer))
         if self.keys:
             self._fill(memoryview(bytearray(32)))
         self._left = 0

@@ -23,7 +23,7 @@ from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import MAGIC, Broken, Op
 from d2lps.messages import why
 
-ROOM = 1 << 18  # bytes that are received at once
+BUFFER = 1 << 18  # bytes that are received at once
 WELCOME = b"d"  # sent once the server has verified the certificate: in TLS 1.3 a worker is done before that
 
 
@@ -147,7 +147,7 @@ class Secured:
         self._sock, self._in, self._out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.wrap_bio(self._in, self._out, server_side=serving)
         self._lock = threading.Lock()
-        self._room = memoryview(bytearray(1 << 12))  # more after the handshake
+        self._buffer = memoryview(bytearray(1 << 12))  # more after the handshake
         self.family, self.fileno, self.setsockopt = sock.family, sock.fileno, sock.setsockopt
         # No close_notify of TLS: a frame has its length, so a truncated one is detected without it.
         self.shutdown, self.close = sock.shutdown, sock.close
@@ -167,7 +167,7 @@ class Secured:
                 raise BlockingIOError
             if not self._received():
                 raise Broken("the connection was closed in the TLS handshake: does it use TLS?")
-        self._room = memoryview(bytearray(ROOM))
+        self._buffer = memoryview(bytearray(BUFFER))
 
     def sendmsg(self, pieces: Sequence) -> int:
         """Send all of ``pieces``, and return their bytes. Only one thread may send, or records would be mixed up."""
@@ -196,9 +196,9 @@ class Secured:
                 raise
 
     def _received(self) -> int:
-        got = self._sock.recv_into(self._room)
+        got = self._sock.recv_into(self._buffer)
         with self._lock:
-            self._in.write(self._room[:got])
+            self._in.write(self._buffer[:got])
         return got
 
     def _flush(self) -> None:

@@ -1,8 +1,9 @@
 """A worker's end of a distributed store: a connection to every server, and the store that asks over them.
 
-Read ``dist.py`` from :meth:`~d2lps.kvstore.worker.dist.DistStore._push` on: ``store.push`` reaches it through a thread
-of the store, so that Ctrl-C interrupts the caller and not what is being sent. ``bundles.py`` decides what travels
-together, and ``client.py`` is one connection.
+A push goes through ``KVStore.push``, which checks its arguments; through a :class:`~d2lps.kvstore.calls.Push` in a
+thread of the store, so that Ctrl-C interrupts the caller and not what is being sent; through ``DistStore._push``, which
+makes requests and counts what was answered; and, for each request, through ``ServerClient.ask``, which is one
+connection, and ``Channel.send``.
 
 Say a store has two servers, and ``store.push(["w", "b"], [weight, bias])`` pushes 600,000 and 10 numbers. Then
 
@@ -23,6 +24,6 @@ Say a store has two servers, and ``store.push(["w", "b"], [weight, bias])`` push
 *retry*
     has the keys that count already if a call is repeated after an error: their parts are sent once more with the same
     round, and servers count them no second time;
-*open*
-    is a key of which some parts may count, and others not: the next push of it first repeats that push.
+*in doubt*
+    is a push of a key of which some parts may count, and others not: the next push of the key first repeats it.
 """

@@ -19,14 +19,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import DEADLINE
+from d2lps.carriers.rendezvous import DEADLINE, require_seconds
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.options import validate_deadline
-from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
+from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.told import unpacked
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
@@ -46,7 +45,8 @@ class Request:
 
     ``into``: where the answer belongs, as it comes through the socket; ``write``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
-    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more.
+    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more;
+    ``server``: the number of the one that is asked; ``places``: of the keys of a push in the lists of the call.
     """
 
     op: Op
@@ -61,12 +61,9 @@ class Request:
     error: KVError | None = None
     counted: bool | None = False
     until: float = math.inf
+    server: int = 0
+    places: Sequence[int] = ()
     done: Once = field(default_factory=Once)
-
-    @property
-    def shared(self) -> bool:
-        """Whether what travels only says where in shared memory the tensors lie."""
-        return self.write is not None or self.op == Op.PULL and bool(self.pieces)
 
     def fail(self, error: KVError) -> None:
         self.error = error
@@ -90,8 +87,8 @@ class ServerClient:
     """The connection to slot ``number``: to the server at ``address``, or to the primary, which the ``register`` knows.
 
     With several servers, a synchronous push that was answered counts in a round that may begin anew with another
-    primary: it is kept until all members are known to have its round. One push of each part is kept: the next one
-    counts only then.
+    primary: the client has a copy until all members are known to have its round, the round is *committed*. It is one
+    push of each part: the next one counts only then.
     """
 
     def __init__(
@@ -108,9 +105,9 @@ class ServerClient:
         certificates: tls.Certificates | None = None,
         register: Register | StoreRegister | None = None,
     ):
-        self.number, self.address, self.deadline = number, address, validate_deadline(deadline)
+        self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
         self._register, self._view, self._pace = register, 0, SEVERAL if register else ONE
-        self._kept: dict[int, tuple[int, Request]] = {}  # the pushes that are kept, by part, with their rounds
+        self._uncommitted: dict[int, tuple[int, Request]] = {}  # copies of counted pushes, by part, with their rounds
         self.keys: Iterable = ()  # of the slot, for the error if it is lost
         until = time.monotonic() + self.deadline
         while register and not self._view:
@@ -121,7 +118,7 @@ class ServerClient:
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
             self._hello["memory"] = arena.lent
-        # What has been read in the server's memory, from when to when, of which it has not been told.
+        # What has been read in the server's memory, from when to when, which has not been reported.
         self._read: deque[tuple[int, float, float]] = deque()
         if not secret and not certificates and not isinstance(address, str):
             whose = "may be another user's" if loopback(address) else "is on another host"
@@ -140,16 +137,16 @@ class ServerClient:
         self._lost: KVError | None = None
         self._sending, self._state = threading.Lock(), threading.RLock()
         self._channel, self.welcome = self._connect(own_time() + self.deadline)
-        self._keeps = register is not None and self.welcome["kind"] == "dist_sync"
+        self._commits_later = register is not None and self.welcome["kind"] == "dist_sync"
         name = f"d2lps line to server {number}"
         self._listener = threads.start(name, self._listen)
         threading.Thread(target=self._live, daemon=True, name=name).start()
 
     def ask(self, request: Request) -> Request:
-        """Send it; :meth:`wait` for its answer. Raises Interrupted where nobody wants that before it is its turn."""
+        """Send it; :meth:`wait` for its answer. Raises Interrupted if its caller gives it up before it is its turn."""
         while not self._sending.acquire(timeout=0.05):  # what another call sends may take its time
             if request.done.is_set() or time.monotonic() > request.until:
-                raise Interrupted("nobody waits for it any more")
+                raise Interrupted("its caller gave it up")
         try:
             with self._state:
                 if self._lost:
@@ -157,12 +154,12 @@ class ServerClient:
                 if not self._open:
                     raise Refused(text("store.closed"))
                 if request.done.is_set():
-                    raise Interrupted("nobody waits for it any more")
+                    raise Interrupted("its caller gave it up")
                 self._asked += 1
                 request.number = self._asked
                 self._pending[request.number] = request
             try:
-                self._report_read()
+                self._read and self._report_read()
                 self._send(self._channel, request)
             except BaseException:
                 with self._state:  # it would be asked again
@@ -191,30 +188,30 @@ class ServerClient:
         return self._channel.remote is not None
 
     def wait(self, request: Request, until: float) -> Frame:
-        """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
+        """Return the answer. Raises the error of the server, ServerLost, Interrupted, or later Timeout or Unknown."""
         left, ran = max(0.0, until - time.monotonic()), own_time()
         over = not request.done.wait(left)
         stood = left - (own_time() - ran) > self.deadline / 8  # still, this process: it hears soon what came meanwhile
         if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
             left = max(self.deadline - self._silent, self.deadline / 8)
             over = not request.done.wait(min(left, self.deadline / 2))
-        silent = self._silent  # before the connection is made anew, should this request stand in its way
         if request.answer is None and request.error is None:
+            silent = self._silent  # before the connection is made anew, should this request stand in its way
             self.forget(request)
         if request.error is not None:
             raise copy.copy(request.error)
         if request.answer is None:
-            raise self._too_late(request, silent) if over else Interrupted("nobody waits for it any more")
+            raise self._too_late(request, silent) if over else Interrupted("its caller gave it up")
         return request.answer
 
-    def let_go(self, request: Request) -> None:
-        """Whoever is at it ends: to be called from any thread, and from one that is interrupted."""
+    def cancel(self, request: Request) -> None:
+        """End the waiting for it, from any thread, also from one that is interrupted."""
         request.done.set()
         if request is self._leaving:
             self._channel.close()
 
     def forget(self, request: Request) -> None:
-        """Nobody waits for it any more: when this returns, nothing reads what it sends, or writes where it belongs."""
+        """Give it up: when this returns, nothing reads what it sends, or writes where its answer belongs."""
         with self._state:
             self._pending.pop(request.number, None)
             request.done.set()  # nor is it sent, where it was not yet
@@ -227,7 +224,7 @@ class ServerClient:
             time.sleep(0.001)
 
     def end(self, error: KVError) -> None:
-        """Say goodbye, and nothing more: whoever asks from here on gets ``error``."""
+        """Say goodbye. Requests after this one raise ``error``."""
         self.leave()
         self._give_up(error)
 
@@ -292,11 +289,11 @@ class ServerClient:
             request = self._coming = self._pending.get(frame.number)
         try:
             if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
-                if frame.shared:  # the server need not keep what nobody reads
+                if frame.shared:  # the server need not keep what is not read
                     self._read.append((frame.number, time.monotonic(), time.monotonic()))
                 channel.skip(frame)
                 return
-            request.counted = frame.op != Op.ERROR or counted(request.entries, frame.metadata)
+            request.counted = frame.op != Op.ERROR or counted_in_answer(request.entries, frame.metadata)
             if frame.op == Op.OK and request.op == Op.PUSHPULL:
                 request.done.is_set() and self._forgotten(request)
                 return  # it is counted; what it pulls comes when it is there
@@ -322,21 +319,21 @@ class ServerClient:
             if frame.op == Op.DATA:
                 self._committed(request)
             elif request.counted is True:
-                self._keep(request)
+                self._copy(request)
         with self._state:
             self._pending.pop(frame.number, None)
         request.answer = frame
         request.done.set()
 
     def _receive(self, channel: Channel, frame: Frame, request: Request) -> None:
-        """Out of the socket, straight to where it belongs, or by way of a room of its own."""
+        """Receive an answer from the socket, directly where it belongs, or by way of a buffer."""
         sizes = [piece.nbytes for piece in request.pieces]
         if sizes or request.op == Op.STATE and not request.into:  # that, or how much it is, the server says
             request.into = memoryview(bytearray(sum(sizes) if sizes else frame.payload))
         if frame.payload != len(request.into):
             channel.skip(frame)
-            room = f"where there is room for {len(request.into)}"
-            request.error = Refused(f"server {self.number} gives {frame.payload} bytes, {room}")
+            expected = f"instead of {len(request.into)}"
+            request.error = Refused(f"server {self.number} gives {frame.payload} bytes {expected}")
             return
         channel.into(frame, request.into)
         if sizes and frame.payload:
@@ -344,7 +341,7 @@ class ServerClient:
             self._put(request, [part.view(piece.dtype) for part, piece in zip(parts, request.pieces, strict=True)])
 
     def _copy_shared(self, channel: Channel, frame: Frame, request: Request) -> None:
-        """Out of the server's memory, which may use it again once it is told."""
+        """Copy an answer from the memory of the server, which may use it again when that is reported to it."""
         start, offsets = time.monotonic(), torch.empty(frame.payload // 8, dtype=torch.int64)
         channel.into(frame, raw(offsets))
         values = [
@@ -376,15 +373,16 @@ class ServerClient:
             self._leaving = request
             if request.op in PUSHES and not request.counted:
                 request.counted = None
+        shared = request.write is not None or request.op == Op.PULL and bool(request.pieces)
         try:
-            channel.send(request.op, request.number, request.entries, request.metadata, request.payload, request.shared)
+            channel.send(request.op, request.number, request.entries, request.metadata, request.payload, shared)
         except Broken:
             channel.close()  # the thread that listens makes it again and asks again
         finally:
             self._leaving = None
 
     def _report_read(self) -> None:
-        """With the next request, not at once: until the next round closes, nobody needs the room."""
+        """Report what was read, with the next request: the server needs the memory when the next round closes."""
         if self._read:
             read = [self._read.popleft() for _ in range(len(self._read))]  # while another thread may append
             self._send(self._channel, Request(Op.READ, metadata={"read": read}))
@@ -394,10 +392,10 @@ class ServerClient:
         looked = alive = time.monotonic()
         while self._open and not self._lost:
             time.sleep(min(SILENCE, self.deadline / 8) if self._register else self.deadline / 8)
-            silent = (self._pending or self._kept) and self._silent > SILENCE
+            silent = (self._pending or self._uncommitted) and self._silent > SILENCE
             if self._register and (silent or time.monotonic() - looked > self.deadline / 4):
                 looked = time.monotonic()
-                self._register.ask(self.number, self._told)
+                self._register.ask(self.number, self._take_view)
             if time.monotonic() - alive > self.deadline / 8 and self._sending.acquire(blocking=False):
                 alive = time.monotonic()
                 try:
@@ -407,14 +405,14 @@ class ServerClient:
                 finally:
                     self._sending.release()
 
-    def _told(self, view: View) -> None:
+    def _take_view(self, view: View) -> None:
         """Take the answer of the register. If there is a new primary, the thread that listens connects to it."""
         if view.number > self._view and view.members[0][2] != self.address:
             self._channel.close()
 
     def _connect(self, until: float) -> tuple[Channel, dict]:
-        """A channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
-        pause, reason = 0.01, "nobody listens there"
+        """Return a channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
+        pause, reason = 0.01, "no server listens there"
         while True:
             self._aim()
             try:
@@ -452,7 +450,7 @@ class ServerClient:
             self._view, self.address = view.number, view.members[0][2]
 
     def _reconnect(self, why: str) -> bool:
-        """A new connection, on which everything unanswered is asked again in its order."""
+        """Make a new connection, and ask everything again that is not answered, in its order."""
         try:
             channel, _ = self._connect(own_time() + max(self.deadline, self._pace.patience))
         except KVError as error:
@@ -460,7 +458,7 @@ class ServerClient:
             return False
         self._sending.acquire()  # until all is asked again
         with self._state:
-            self._pending |= {request.number: request for _, request in self._kept.values()}
+            self._pending |= {request.number: request for _, request in self._uncommitted.values()}
             pending, self._channel = [self._pending[number] for number in sorted(self._pending)], channel
             self._read.clear()  # the server has forgotten the old connection
         # Not in this thread, which hears: a server that cannot get rid of its answers takes no more requests.
@@ -484,34 +482,34 @@ class ServerClient:
         names = ", ".join(map(repr, keys[:8])) + (", …" if len(keys) > 8 else "")
         return DataLost(text("store.data-lost", slot=self.number, why=why, keys=names), (self.number,), keys)
 
-    # ---- pushes that are kept
+    # ---- pushes that count, and are not committed yet
 
     def _forgotten(self, request: Request) -> None:
         """Keep a push that counts, although the caller waits for its answer no more."""
         if request.op in PUSHES and request.counted is True and request.answer is None:
-            self._keep(request)
+            self._copy(request)
 
-    def _keep(self, request: Request) -> None:
+    def _copy(self, request: Request) -> None:
         """Keep a copy: the caller may change the tensors when its push returns."""
-        if not self._keeps:
+        if not self._commits_later:
             return  # it was answered when it was committed
         parts, rounds = request.entries["part"].tolist(), request.entries["round"].tolist()
-        if all(self._kept.get(part, (0, None))[0] >= round_ for part, round_ in zip(parts, rounds, strict=True)):
+        if all(self._uncommitted.get(part, (0, None))[0] >= round_ for part, round_ in zip(parts, rounds, strict=True)):
             return  # it was sent again, and answered again
-        kept = Request(Op.PUSH, request.entries, payload=memoryview(bytearray(request.payload)), number=request.number)
-        kept.counted = True
-        kept.done.set()
+        payload = memoryview(bytearray(request.payload))
+        copied = Request(Op.PUSH, request.entries, payload=payload, number=request.number, counted=True)
+        copied.done.set()
         with self._state:
             for part, round_ in zip(parts, rounds, strict=True):
-                self._kept[part] = round_, kept
+                self._uncommitted[part] = round_, copied
 
     def _committed(self, request: Request) -> None:
-        if self._kept:
+        if self._uncommitted:
             entries = request.entries
             with self._state:
                 for part, round_ in zip(entries["part"].tolist(), entries["round"].tolist(), strict=True):
-                    if self._kept.get(part, (round_ + 1,))[0] <= round_:
-                        del self._kept[part]
+                    if self._uncommitted.get(part, (round_ + 1,))[0] <= round_:
+                        del self._uncommitted[part]
 
     def _give_up(self, error: KVError) -> None:
         with self._state:
@@ -520,7 +518,7 @@ class ServerClient:
         self._channel.close()
 
     def _fail(self, error: KVError) -> None:
-        """Whatever is not answered ends with ``error``."""
+        """End all requests that are not answered, with ``error``."""
         with self._state:
             pending, self._pending = list(self._pending.values()), {}
         for request in pending:
@@ -542,7 +540,7 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
 
 
-def counted(entries: Sequence, metadata: dict) -> bool | None:
+def counted_in_answer(entries: Sequence, metadata: dict) -> bool | None:
     """Return True if an error answer says that all ``entries`` of a push are counted, False if none is, else None."""
     places = metadata.get("counted") or ()
     return None if 0 < len(places) < len(entries) else bool(places)

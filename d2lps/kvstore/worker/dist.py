@@ -12,54 +12,122 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.algorithms.placement import Placement
-from d2lps.kvstore import codec, record
+from d2lps.algorithms.placement import Placement, require_count
+from d2lps.kvstore import checkpoint, record
 from d2lps.kvstore.calls import Call, Interrupted
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost, as_known
-from d2lps.kvstore.optimizers import Optimizer, said
-from d2lps.kvstore.placement import require_count
+from d2lps.kvstore.optimizers import Optimizer, State, said
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
-    Given,
     KeySpec,
+    Value,
     added,
     copied,
-    counted,
+    digests,
     fill,
     in_place,
     in_rows,
     known_by,
     memory_of,
+    noted_as_counted,
     overlap,
-    same,
+    validate_key,
 )
-from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, as_bytes, raw
+from d2lps.kvstore.wire.arena import SHARED, Arena
+from d2lps.kvstore.wire.frames import DTYPES, ENTRIES, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
-from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
 from d2lps.messages import text
 from d2lps.trace import Trace
 
+BYTES, PARTS = 1 << 20, 4096  # at most, in one frame
 NAMES = 1024  # parts that one frame initialises: also the longest names fit
 SMALL = 1 << 16  # bytes that are sent by the calling thread: to wake another one takes longer
-KEPT = 64  # lists of keys whose bundles are kept
+CACHED = 64  # lists of keys whose bundles are remembered
+
+
+# ---- bundles: what travels in one frame. Small parts of one server and dtype travel together, large ones alone: so a
+# server adds one frame while the next one travels, and a small key costs no frame of its own. What lies in shared
+# memory does not travel: one frame says where all of it lies.
+
+
+class Bundle:
+    """Parts of some keys, for one server, in the order of the keys.
+
+    ``places``: for each part the place of its key among the keys; ``cuts``: the elements of that key, None for all;
+    ``sizes``: how many these are; ``numbers``: of the shards; ``shared``: the parts travel through shared memory.
+    """
+
+    def __init__(self, server: int, dtype: torch.dtype, shared: bool):
+        self.server, self.dtype, self.shared = server, dtype, shared
+        self.places: list[int] = []
+        self.cuts: list[slice | None] = []
+        self.sizes: list[int] = []
+        self.numbers: list[int] = []
+
+    def name(self, keys: Sequence[KeySpec], i: int) -> str:
+        """Return the name by which the server knows part ``i``."""
+        spec = keys[self.places[i]]
+        servers = [part.server for part, _ in spec.parts]
+        which = f" {servers.index(self.server) + 1}/{len(servers)}" if len(servers) > 1 else ""
+        return validate_key(spec.key) + which
+
+    def entries(self, rounds: Sequence[int]) -> np.ndarray:
+        """Return the table of a frame; ``rounds`` are by key."""
+        entries = np.empty(len(self.places), ENTRIES)
+        entries["part"], entries["elements"], entries["dtype"] = self.numbers, self.sizes, DTYPES.index(self.dtype)
+        entries["round"] = [rounds[place] for place in self.places]
+        entries["in_rows"] = 0
+        return entries
+
+    def pieces(self, flats: Sequence[Tensor]) -> list[Tensor]:
+        """Return views of these parts in flat tensors, one per key."""
+        return [
+            flats[place] if cut is None else flats[place][cut]
+            for place, cut in zip(self.places, self.cuts, strict=True)
+        ]
+
+    def joined(self, flats: Sequence[Tensor]) -> Tensor:
+        """Return the same as one tensor, without a copy if it is one piece."""
+        pieces = self.pieces(flats)
+        return pieces[0].resolve_neg() if len(pieces) == 1 else torch.cat(pieces)
+
+
+def bundled(keys: Sequence[KeySpec], clients: Sequence[ServerClient] = (), most: int = PARTS) -> list[Bundle]:
+    """Return all parts of ``keys`` in bundles of at most ``most``; those of ``clients`` may share memory."""
+    bundles: list[Bundle] = []
+    opened: dict[tuple[int, bool], tuple[Bundle, int]] = {}  # by server and shared: the bundle, and its bytes so far
+    for place, spec in enumerate(keys):
+        for part, number in spec.parts:
+            size = part.stop - part.start
+            nbytes = size * spec.dtype.itemsize
+            shared = bool(clients) and nbytes >= SHARED and clients[part.server].shares
+            bundle, filled = opened.get((part.server, shared), (None, 0))
+            full = bundle is None or bundle.dtype != spec.dtype or len(bundle.places) == most
+            if full or not shared and filled + nbytes > BYTES:
+                bundle, filled = Bundle(part.server, spec.dtype, shared), 0
+                bundles.append(bundle)
+            opened[part.server, shared] = bundle, filled + nbytes
+            bundle.places.append(place)
+            bundle.cuts.append(None if len(spec.parts) == 1 else slice(part.start, part.stop))
+            bundle.sizes.append(size)
+            bundle.numbers.append(number)
+    return bundles
+
+
+# ---- the store
 
 
 class DistStore(KVStore):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
-    clients
-        The connections to the slots, in their order.
-    started
-        The server processes that this worker has started; it lets go of them when it closes.
-    arena
-        The memory that the clients lend to servers on this host.
-    kill
-        Ends the server with a number abruptly.
+    Args:
+        clients: The connections to the slots, in their order.
+        started: The server processes that this worker has started; it lets go of them when it closes.
+        arena: The memory that the clients lend to servers on this host.
+        kill: Ends the server with a number abruptly.
     """
 
     def __init__(
@@ -85,18 +153,24 @@ class DistStore(KVStore):
         for client in self.clients:
             client.keys = KeysOf(self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
-        self._open: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
+        self._in_doubt: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also if the user closes nothing: the others wait for a worker that ends without a goodbye.
-        self._ends = os.getpid(), self.clients, self._pool, self.started, arena
-        self._end = weakref.finalize(self, end, *self._ends)
+        self._ends = {
+            "process": os.getpid(),
+            "clients": self.clients,
+            "pool": self._pool,
+            "started": self.started,
+            "arena": arena,
+        }
+        self._end = weakref.finalize(self, end, **self._ends)
 
     def close(self) -> None:
         try:
             super().close()
         finally:
             self._end.detach()
-            end(*self._ends)  # also if the finalizer was interrupted
+            end(**self._ends)  # also if the finalizer was interrupted
 
     # ---- servers
 
@@ -128,13 +202,13 @@ class DistStore(KVStore):
         """
         spec = self._only(key)
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
-        require_count("rounds", rounds)
-        return record.trace(self.type, self.num_workers, self._run(ReadRecords(self)), sizes, rounds)
+        require_count("rounds", rounds, error=Refused)
+        return record.trace(self.type, self.num_workers, self._run(Call(self._records, turn="records")), sizes, rounds)
 
     def staleness(self, key=None) -> list[record.Pull]:
         """Return, for every pull of ``key``, how many pushes of every worker it had seen. As :meth:`trace`."""
         places = [(part.server, number) for part, number in self._only(key).parts]
-        return record.pulls(self.num_workers, self._run(ReadRecords(self)), places)
+        return record.pulls(self.num_workers, self._run(Call(self._records, turn="records")), places)
 
     def _records(self) -> dict[int, record.ServerRecord]:
         records, first = {}, 0.0
@@ -154,55 +228,55 @@ class DistStore(KVStore):
         keys, flats = [spec for spec, _ in fresh], [added([value]) for _, value in fresh]
         for spec in keys:
             spec.parts = [(part, 0) for part in self.placement.parts(spec.key, spec.elements, spec.width)]
-        bundles, requests = bundled(keys, [False] * len(self.clients), NAMES), []
+        bundles, requests = bundled(keys, most=NAMES), []
         for bundle in bundles:
             parts = [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)]
             payload = raw(bundle.joined(flats)) if self.rank == 0 else NOTHING
             metadata = {"parts": parts, "dtype": DTYPES.index(bundle.dtype)}
-            requests.append((bundle.server, Request(Op.INIT, metadata=metadata, payload=payload)))
+            requests.append(Request(Op.INIT, metadata=metadata, payload=payload, server=bundle.server))
         self._send(requests)
-        for bundle, (_, request) in zip(bundles, requests, strict=True):
+        for bundle, request in zip(bundles, requests, strict=True):
             for place, number in zip(bundle.places, request.answer.metadata["parts"], strict=True):
                 parts = keys[place].parts
                 parts[:] = [(part, number if part.server == bundle.server else before) for part, before in parts]
-        names, like = known_by(keys)
-        first = self._meet(f"init {names[:16]}", 1, like)  # the value of worker 0 is there
-        if first not in (None, like):
+        names, types = known_by(keys)
+        first = self._meet(f"init {names[:16]}", 1, types)  # the value of worker 0 is there
+        if first not in (None, types):
             raise Refused(text("store.other-shapes", keys=", ".join(repr(spec.key) for spec in keys[:8])))
 
     def _push(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, retry: Collection[KeySpec]
+        self, keys: list[KeySpec], values: list[Value], outs: list[Value] | None, retry: Collection[KeySpec]
     ) -> None:
         until = self._calls.current.until
-        flats = [given[0] if in_rows(given) else added(given) for given in values]
-        if self._open:
-            given = zip(keys, values, strict=True)
-            self._end_open([spec for spec, one in given if spec in self._open and not same(self._open[spec], one)])
+        flats = [value[0] if in_rows(value) else added(value) for value in values]
+        if self._in_doubt:
+            pushed = [pair for pair in zip(keys, values, strict=True) if pair[0] in self._in_doubt]
+            self._settle_doubts([spec for spec, value in pushed if digests(self._in_doubt[spec]) != digests(value)])
         requests, finish = self._push_requests(keys, flats, retry), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
             destinations, finish = self._destinations(keys, outs, values, dense)
-            for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
+            for request, (_, into, pieces) in zip(requests, destinations, strict=True):
                 request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
-            self._send(((bundle.server, request) for bundle, request in requests), until)
+            self._send(requests, until)
             if finish:
                 self._calls.current.require_wanted()  # else what was pushed stays, if it lies where that goes
         except KVError as error:
-            self._conclude(keys, values, requests, retry, error)
+            self._count_some(keys, values, requests, retry, error)
             raise
-        self._conclude(keys, values, requests, retry)
+        self._count(keys, retry)
         if finish:
-            with counted(keys):
+            with noted_as_counted(keys):
                 finish()
 
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
         rounds = [spec.pushes for spec in keys]
         destinations, finish = self._destinations(keys, outs)
-        requests = (
-            (bundle.server, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
+        requests = [
+            Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces, server=bundle.server)
             for bundle, into, pieces in destinations
-        )
+        ]
         self._send(requests, self._calls.current.until)
         finish()
 
@@ -214,14 +288,14 @@ class DistStore(KVStore):
                 first, last = part.start // spec.width, part.stop // spec.width
                 here = ((index >= first) & (index < last)).nonzero().reshape(-1)
                 if here.numel():
-                    rows, room = index[here] - first, torch.empty(here.numel() * spec.width, dtype=spec.dtype)
+                    rows, buffer = index[here] - first, torch.empty(here.numel() * spec.width, dtype=spec.dtype)
                     metadata = {"part": number, "width": spec.width, "round": spec.pushes}
-                    request = Request(Op.ROWS, metadata=metadata, payload=raw(rows), into=raw(room))
-                    requests.append((part.server, request))
-                    received.append((wholes[-1], here, room))
+                    about = {"metadata": metadata, "server": part.server}
+                    requests.append(Request(Op.ROWS, payload=raw(rows), into=raw(buffer), **about))
+                    received.append((wholes[-1], here, buffer))
         self._send(requests, self._calls.current.until)
-        for whole, here, room in received:
-            whole[here] = room.view(-1, whole.shape[1])
+        for whole, here, buffer in received:
+            whole[here] = buffer.view(-1, whole.shape[1])
         with torch.inference_mode():  # as ``out`` may have been made there
             for (_, outs, _), whole in zip(wanted, wholes, strict=True):
                 fill(outs, whole.view(-1))
@@ -230,45 +304,50 @@ class DistStore(KVStore):
         """Return the bundles of ``keys``, worked out once: the same keys are pushed and pulled again and again."""
         keys = tuple(keys)
         if keys not in self._bundles:
-            if len(self._bundles) >= KEPT:
+            if len(self._bundles) >= CACHED:
                 self._bundles.clear()
-            self._bundles[keys] = bundled(keys, [client.shares for client in self.clients])
+            self._bundles[keys] = bundled(keys, self.clients)
         return self._bundles[keys]
 
     def _shared(self, bundle: Bundle) -> bool:
         return bundle.shared and self.clients[bundle.server].shares
 
-    def _push_requests(
-        self, keys: list[KeySpec], flats: list[Tensor], retry: Collection[KeySpec]
-    ) -> list[tuple[Bundle, Request]]:
+    def _push_requests(self, keys: list[KeySpec], flats: list[Tensor], retry: Collection[KeySpec]) -> list[Request]:
         rounds = [spec.pushes + (spec not in retry) for spec in keys] if retry else [spec.pushes + 1 for spec in keys]
-        for spec, number in zip(keys, rounds, strict=True):
-            spec.buffers.begin(number, spec.pushes)
         requests, bundles = [], self._bundled(keys)
-        if any(flat.is_sparse for flat in flats):
+        if any([flat.is_sparse for flat in flats]):
             together = {place for bundle in bundles if len(bundle.places) > 1 for place in bundle.places}
             flats = [added([flat]) if place in together else flat for place, flat in enumerate(flats)]
         for bundle in bundles:
-            entries, place = bundle.entries(rounds), bundle.places[0]
-            if flats[place].is_sparse:
-                requests.append((bundle, rows_pushed(bundle, keys[place], entries, flats[place])))
-                continue
-            request = self._shared_push(bundle, keys, entries, flats, retry) if self._shared(bundle) else None
-            requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))))
+            entries, request = bundle.entries(rounds), None
+            if flats[bundle.places[0]].is_sparse:
+                request = rows_pushed(bundle, keys[bundle.places[0]], entries, flats[bundle.places[0]])
+            elif self._shared(bundle):
+                request = self._shared_push(bundle, keys, entries, flats, rounds, retry)
+            request = request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))
+            request.server, request.places = bundle.server, bundle.places
+            requests.append(request)
         return requests
 
     def _shared_push(
-        self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], retry: Collection[KeySpec]
+        self,
+        bundle: Bundle,
+        keys: list[KeySpec],
+        entries: np.ndarray,
+        flats: list[Tensor],
+        rounds: list[int],
+        retry: Collection[KeySpec],
     ) -> Request | None:
-        """Return a push through shared memory, or None if there is no room in it."""
+        """Return a push through shared memory, or None if there is none left."""
         pieces, tensors, copies = bundle.pieces(flats), [], []
         for place, piece in zip(bundle.places, pieces, strict=True):
             spec = keys[place]
+            spec.buffers.begin(rounds[place], spec.pushes)
             tensor, written = spec.buffers.of(bundle.server, piece, self._arena)
             if tensor is None:
                 return None
             tensors.append(tensor)
-            if not written or spec not in retry and spec not in self._open:
+            if not written or spec not in retry and spec not in self._in_doubt:
                 copies.append((spec.buffers, tensor, piece))
         if None in (offsets := [*map(self._arena.offset, tensors), 0]):
             raise Refused(text("store.closed"))  # by another thread
@@ -282,12 +361,12 @@ class DistStore(KVStore):
         return Request(Op.PUSH, entries, payload=raw(places), write=write)
 
     def _destinations(
-        self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = (), pushed: Sequence[Tensor] = ()
+        self, keys: list[KeySpec], outs: list[Value], values: Sequence[Value] = (), pushed: Sequence[Tensor] = ()
     ) -> tuple[list[tuple], Callable]:
         """Return a list of (bundle, memory for values from the socket, tensors for values from shared memory), and a
         function to call when they have come. Until then nothing is written to memory of ``values``, flat ``pushed``."""
         flats, fills = [memory_of(into) for into in outs], []  # None for a list: its arrays may overlap
-        odd = [given for given in values if type(given) is list or not given.is_contiguous()]
+        odd = [value for value in values if type(value) is list or not value.is_contiguous()]
         if pushed and overlap(pushed, flats) or odd and in_place(odd, outs):
             flats = [None] * len(keys)
         for place, into in enumerate(outs):
@@ -300,11 +379,11 @@ class DistStore(KVStore):
             if self._shared(bundle):
                 destinations.append((bundle, NOTHING, pieces))
                 continue
-            room = pieces[0]
-            if len(pieces) > 1 or room.is_neg():  # whose bytes are not its values
-                room = torch.empty(sum(bundle.sizes), dtype=bundle.dtype)
-                copies.append((pieces, room.split(bundle.sizes)))
-            destinations.append((bundle, raw(room), ()))
+            buffer = pieces[0]
+            if len(pieces) > 1 or buffer.is_neg():  # whose bytes are not its values
+                buffer = torch.empty(sum(bundle.sizes), dtype=bundle.dtype)
+                copies.append((pieces, buffer.split(bundle.sizes)))
+            destinations.append((bundle, raw(buffer), ()))
 
         @torch.inference_mode()  # as ``out`` may have been made there
         def finish() -> None:
@@ -322,55 +401,60 @@ class DistStore(KVStore):
 
         return destinations, finish
 
-    def _end_open(self, keys: list[KeySpec]) -> None:
+    def _settle_doubts(self, keys: list[KeySpec]) -> None:
         """Repeat the last pushes of ``keys``, of which only some parts may be counted, until all parts are."""
-        late, before = [self._open[spec] for spec in keys], [spec.pushes for spec in keys]
+        late, before = [self._in_doubt[spec] for spec in keys], [spec.pushes for spec in keys]
         try:
             keys and self._push(keys, late, None, ())
         except KVError as error:
             error.counted = error.unknown = ()  # nothing of the push that was to come is counted
             for spec, value, pushes in zip(keys, late, before, strict=True):
-                if spec.pushes == pushes:  # also if no server has counted it: its caller was told that this is unknown
-                    self._open[spec] = value
+                if spec.pushes == pushes:  # also if no server has counted it: its caller knows that this is unknown
+                    self._in_doubt[spec] = value
             raise
         finally:  # a caller that repeats such a push, after this one has failed, repeats what is counted
-            self._repeats.count(spec for spec, pushes in zip(keys, before, strict=True) if spec.pushes > pushes)
+            for spec, pushes in zip(keys, before, strict=True):
+                if spec.pushes > pushes and spec.failed is not None:
+                    spec.failed.counted.add(spec)
 
-    def _conclude(
-        self,
-        keys: list[KeySpec],
-        values: list[Given],
-        requests: list[tuple[Bundle, Request]],
-        retry: Collection[KeySpec],
-        error: KVError | None = None,
-    ) -> None:
-        """Count one more push of each key that all its servers have; tell ``error`` of which that is so, or may be."""
-
-        def places(is_so: Callable[[Request], bool]) -> set[int]:
-            return {place for bundle, request in requests if is_so(request) for place in bundle.places}
-
-        missing = places(lambda request: request.counted is not True)
+    def _count(self, keys: Iterable[KeySpec], retry: Collection[KeySpec]) -> None:
+        """Count one more push of each key that all its servers have."""
         ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
-        for spec in [spec for place, spec in enumerate(keys) if place not in missing]:
-            self._open.pop(spec, None)
+        for spec in keys:
+            if self._in_doubt:
+                self._in_doubt.pop(spec, None)
             if spec not in retry:
                 spec.buffers.free = spec.pushes + ahead
                 spec.pushes += 1
-        if error is None:
-            return
-        maybe, silent = places(lambda request: request.counted is not False), places(lambda request: not request.answer)
-        for place, spec in ((place, keys[place]) for place in missing):
+
+    def _count_some(
+        self,
+        keys: list[KeySpec],
+        values: list[Value],
+        requests: list[Request],
+        retry: Collection[KeySpec],
+        error: KVError,
+    ) -> None:
+        """Count the keys that all their servers have, and note on ``error`` which these are, and which may be."""
+        missing, maybe, silent = set(), set(), set()  # places of keys of which a server lacks, may have, says nothing
+        for request in requests:
+            request.counted is True or missing.update(request.places)
+            request.counted is False or maybe.update(request.places)
+            request.answer or silent.update(request.places)
+        self._count([spec for place, spec in enumerate(keys) if place not in missing], retry)
+        for place in missing:
+            spec = keys[place]
             if place not in maybe and place not in silent:  # all servers answered that they have not counted it
-                self._open.pop(spec, None)
-            elif place in maybe and spec not in retry and spec not in self._open:
-                self._open[spec] = copied(values[place])
+                self._in_doubt.pop(spec, None)
+            elif place in maybe and spec not in retry and spec not in self._in_doubt:
+                self._in_doubt[spec] = copied(values[place])
         error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in retry)
-        error.unknown = tuple(spec.key for spec in keys if spec in self._open)
+        error.unknown = tuple(spec.key for spec in keys if spec in self._in_doubt)
 
     # ---- all workers together
 
     def _settle(self) -> None:
-        self._end_open([*self._open])
+        self._settle_doubts([*self._in_doubt])
 
     def _next_number(self, name: str) -> int:
         return self._ask(self.clients[:1], Op.BARRIER, {"name": name, "last": True})[0]["last"] + 1
@@ -403,24 +487,24 @@ class DistStore(KVStore):
 
     # ---- saving and loading, as worker 0
 
-    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         try:
             self._ask(self.clients, Op.STATE, {"save": number, "keep": True})
         except Exception:
             self._tell(Op.STATE, {"save": number, "keep": False})
             raise
-        return self._kept([*self._keys.values()], number, saving)
+        return self._snapshot([*self._keys.values()], number, saving)
 
-    def _kept(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+    def _snapshot(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         """Read what the servers keep, in pieces: other requests are answered in between."""
         try:
             for spec in keys:
-                parts = [self._kept_part(part.server, shard, number, saving) for part, shard in spec.parts]
-                yield spec, codec.joined(parts)
+                parts = [self._snapshot_part(part.server, shard, number, saving) for part, shard in spec.parts]
+                yield spec, checkpoint.joined(parts)
         finally:
             self._tell(Op.STATE, {"save": number, "keep": False})
 
-    def _kept_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
+    def _snapshot_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
         whole, size, layout = bytearray(), 1, {}
         while len(whole) < size:
             saving._require_wanted()
@@ -428,8 +512,8 @@ class DistStore(KVStore):
             request = client.ask(Request(Op.STATE, metadata=metadata))
             layout = client.wait(request, time.monotonic() + self._patience).metadata
             whole += request.into
-            size = codec.size(layout)
-        return codec.decode(layout, memoryview(whole))
+            size = checkpoint.size(layout)
+        return checkpoint.decode(layout, memoryview(whole))
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
         """Make the parts ready on all servers, and only then have all take theirs."""
@@ -438,9 +522,9 @@ class DistStore(KVStore):
             for spec, state in states:
                 requests = []
                 for part, shard in spec.parts:
-                    metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
+                    metadata, payload = checkpoint.encode(checkpoint.cut(state, part.start, part.stop))
                     metadata |= loads | {"part": shard, "rule": rule["rule"], "rule_numbers": rule["numbers"]}
-                    requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
+                    requests.append(Request(Op.RESTORE, metadata=metadata, payload=payload, server=part.server))
                     parts[part.server] += 1
                 self._send(requests)
             self._calls.current.require_wanted()
@@ -448,9 +532,12 @@ class DistStore(KVStore):
             answers, known = self._tell(Op.COMMIT, loads | {"drop": True}), as_known(error)
             known.consistent = self.type == "dist_sync" and all(answer and answer == answers[0] for answer in answers)
             raise known from known.__cause__
-        commits = [Request(Op.COMMIT, metadata=loads | rule | {"parts": count}) for count in parts]
+        commits = [
+            Request(Op.COMMIT, metadata=loads | rule | {"parts": count}, server=server)
+            for server, count in enumerate(parts)
+        ]
         try:
-            self._send(enumerate(commits))
+            self._send(commits)
         except Refused as error:
             raise KVError(str(error)) from None  # another server may have taken its parts
 
@@ -467,9 +554,9 @@ class DistStore(KVStore):
 
     def _ask(self, clients: Sequence[ServerClient], op: Op, metadata: dict) -> list[dict]:
         """Ask several servers the same, and return what each answers."""
-        requests = [(client.number, Request(op, metadata=metadata)) for client in clients]
+        requests = [Request(op, metadata=metadata, server=client.number) for client in clients]
         self._send(requests)
-        return [request.answer.metadata for _, request in requests]
+        return [request.answer.metadata for request in requests]
 
     def _tell(self, op: Op, metadata: dict) -> list[dict | None]:
         """Tell all servers something, also after an error or outside of a call; None for one that does not answer."""
@@ -484,36 +571,35 @@ class DistStore(KVStore):
                 answers.append(None)
         return answers
 
-    def _send(self, requests: Iterable[tuple[int, Request]], until: float | None = None) -> None:
-        """Send requests, each to the server with that number, and wait for all answers.
+    def _send(self, requests: Sequence[Request], until: float | None = None) -> None:
+        """Send requests, each to its server, and wait for all answers.
 
         Of several errors the most telling is raised. When this ends, in whatever way, nothing is sent any more.
         """
         if not self._end.alive:
             raise Refused(text("store.closed"))
-        until = until or time.monotonic() + self._patience
-        asked = [(self.clients[server], request) for server, request in requests]
-        self._calls.current.stop_by(lambda: [client.let_go(request) for client, request in asked])
-        by_client: dict[ServerClient, list[Request]] = {}
-        for client, request in asked:
+        until, clients = until or time.monotonic() + self._patience, self.clients
+        self._calls.current.stop_by(lambda: [clients[request.server].cancel(request) for request in requests])
+        by_server: dict[int, list[Request]] = {}
+        for request in requests:
             if len(request.payload) <= SMALL:
-                ask_in_turn(client, [request])
+                ask_in_turn(clients[request.server], [request])
             else:
-                by_client.setdefault(client, []).append(request)
+                by_server.setdefault(request.server, []).append(request)
         try:
-            sending = [self._pool.submit(ask_in_turn, client, large) for client, large in by_client.items()]
+            sending = [self._pool.submit(ask_in_turn, clients[server], large) for server, large in by_server.items()]
         except RuntimeError:  # another thread has closed the store
             raise Refused(text("store.closed")) from None
         errors = []
-        for client, request in asked:
+        for request in requests:
             try:
-                client.wait(request, until)
+                clients[request.server].wait(request, until)
             except KVError as error:
                 errors.append(error)
         wait(sending)
         for error in errors:
             if isinstance(error, WorkerLost) and self.rank in error.ranks:  # one server goes on without this worker,
-                for client in self.clients:  # and the others are not to wait for it
+                for client in clients:  # and the others are not to wait for it
                     client.end(error)
         for kind in (Interrupted, ServerLost, WorkerLost, Unknown, Refused, KVError):
             for error in errors:
@@ -532,28 +618,6 @@ class KeysOf:
         return (spec.key for spec in specs if any(part.server == self._slot for part, _ in spec.parts))
 
 
-def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
-    """Return the push of the rows of one part that a gradient in rows has."""
-    entries["in_rows"] = 1
-    cut = bundle.cuts[0] or slice(0, spec.elements)
-    rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
-    start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()
-    values = gradient.values()[start:stop].reshape(-1).cpu().contiguous().resolve_neg()
-    pieces = torch.tensor([stop - start]), rows[start:stop] - first, values
-    return Request(Op.PUSH, entries, payload=raw(torch.cat([*map(as_bytes, pieces)])))
-
-
-class ReadRecords(Call):
-    """Read the records of all servers."""
-
-    def __init__(self, store: DistStore):
-        super().__init__(("records",))
-        self.store = store
-
-    def work(self) -> dict[int, record.ServerRecord]:
-        return self.store._records()
-
-
 def end(
     process: int, clients: Sequence[ServerClient], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
 ) -> None:
@@ -564,5 +628,16 @@ def end(
     with ExitStack() as ends:  # each is closed, also if closing another is interrupted
         for resource in reversed([*clients, *started, *filter(None, [arena])]):
             ends.callback(resource.close)
-        for resource in (*clients, *started):  # all are told before any is waited for
+        for resource in (*clients, *started):  # all get the goodbye before any is waited for
             resource.leave()
+
+
+def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
+    """Return the push of the rows of one part that a gradient in rows has."""
+    entries["in_rows"] = 1
+    cut = bundle.cuts[0] or slice(0, spec.elements)
+    rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
+    start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()
+    values = gradient.values()[start:stop].reshape(-1).cpu().contiguous().resolve_neg()
+    pieces = torch.tensor([stop - start]), rows[start:stop] - first, values
+    return Request(Op.PUSH, entries, payload=raw(torch.cat([*map(as_bytes, pieces)])))
