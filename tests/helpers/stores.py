@@ -38,6 +38,14 @@ def aside(work, *arguments) -> tuple[threading.Thread, list]:
     return thread, found
 
 
+def raised(call, *arguments) -> KVError | None:
+    """Return the error of the store that a call raises."""
+    try:
+        call(*arguments)
+    except KVError as error:
+        return error
+
+
 def soon(happens, seconds=20.0) -> None:
     """Wait until ``happens()``."""
     until = time.monotonic() + seconds

@@ -18,15 +18,15 @@ TLS = "d2lps.kvstore.wire.tls"
 # What is gone: (the test that must fail, [(the function, what is changed in it), …]).
 MUTANTS = {
     "a push counts as often as it comes": (
-        "test_kvstore_faults.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once",
+        "test_kvstore_counted.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once",
         [(f"{STORE}.admit", never("counted")), (f"{RULES}._on_push", ever("round", "rounds", "parts"))],
     ),
     "a push does not wait for the round before": (
-        "test_kvstore_rounds.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing",
+        "test_kvstore_bits.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing",
         [(f"{STORE}.admit", never("version"))],
     ),
     "the order of the ranks does not count": (
-        "test_kvstore_rounds.py::test_the_sum_is_taken_in_the_order_of_the_ranks",
+        "test_kvstore_bits.py::test_the_sum_is_taken_in_the_order_of_the_ranks",
         [(f"{RULES}._next", never("live"))],
     ),
     "a header's CRC is not looked at": (
