@@ -503,8 +503,9 @@ def test_an_unknown_push_that_ends_for_a_push_that_fails_is_not_counted_again(mo
 
 
 @NOTHING_LEFT
-@pytest.mark.fault("F6", "connections cut and stalled in the middle of a frame; TLS, too")
-@pytest.mark.fault("F7", "bits flipped on the way; with a secret and TLS, too")
+@pytest.mark.fault("F6", "connections cut and stalled in the middle of a frame, also of TLS")
+@pytest.mark.fault("F7", "bits flipped on the way, with a secret")
+@pytest.mark.fault("F7", "TLS: cut, changed and stalled bytes")
 @pytest.mark.parametrize(
     "kind, how, seed",
     [

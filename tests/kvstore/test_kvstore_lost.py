@@ -34,7 +34,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 STOOD = pytest.mark.fault("F4", "all stopped for longer than a deadline")
 
 
-@pytest.mark.fault("F1", "worker gone, idle or after its push, or in a barrier")
+@pytest.mark.fault("F1", "worker gone, idle or after its push")
+@pytest.mark.fault("F1", "worker killed in a barrier")
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 @pytest.mark.parametrize("when", ["idle", "pushed", "in a barrier"])
@@ -111,6 +112,7 @@ def silent(store):
 
 
 @pytest.mark.fault("F4", "worker that is silent, and the others go on without it")
+@pytest.mark.fault("F4", "worker that is silent")
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 @pytest.mark.parametrize("call", ["pushpull", "barrier"])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.mutants import always, ever, instead, locked, mutate, never, run
+from helpers.mutants import always, ever, instead, locked, mutate, never, run, zero
 
 from d2lps.kvstore import KVError
 
@@ -15,15 +15,15 @@ CHECKSUM = "d2lps.kvstore.wire.frames:Checksum"
 HANDSHAKE = "d2lps.kvstore.wire.handshake"
 TLS = "d2lps.kvstore.wire.tls"
 
-# What is gone: (the test that must fail, [(the function, what is changed in it), …]).
+# What is gone: (the test that must fail, [(the function, what is changed in it, …), …]).
 MUTANTS = {
     "a push counts as often as it comes": (
         "test_kvstore_counted.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once",
-        [(f"{STORE}.admit", never("counted")), (f"{RULES}._on_push", ever("round", "rounds", "parts"))],
+        [(f"{STORE}.admit_all", zero("counted"), never("counted")), (f"{RULES}.push", ever("number", "rounds"))],
     ),
     "a push does not wait for the round before": (
         "test_kvstore_bits.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing",
-        [(f"{STORE}.admit", never("version"))],
+        [(f"{STORE}.admit_all", never("version"))],
     ),
     "the order of the ranks does not count": (
         "test_kvstore_bits.py::test_the_sum_is_taken_in_the_order_of_the_ranks",
@@ -80,8 +80,8 @@ MUTANTS = {
 @pytest.mark.parametrize("what", MUTANTS)
 def test_a_test_fails_without_a_guard(what, monkeypatch, tmp_path):
     test, changes = MUTANTS[what]
-    for where, change in changes:
-        mutate(monkeypatch, where, change)
+    for where, *each in changes:
+        mutate(monkeypatch, where, *each)
     failures = run(f"{HERE}/{test}", tmp_path / "run")
     # An assertion fails, or the store breaks its promise; any other error would be a broken mutant.
-    assert failures and all(isinstance(each, AssertionError | pytest.fail.Exception | KVError) for each in failures)
+    assert failures and all(isinstance(error, AssertionError | pytest.fail.Exception | KVError) for error in failures)

@@ -155,7 +155,9 @@ CALLS = [
 ]
 
 
-@pytest.mark.fault("F10", "keys, shapes, dtypes, kinds and rows that are wrong; optimizers whose numbers are none")
+@pytest.mark.fault("F10", "keys, shapes, dtypes and kinds that are wrong")
+@pytest.mark.fault("F10", "optimizers whose numbers are none")
+@pytest.mark.fault("F10", "rows that do not fit")
 @pytest.mark.parametrize("call, sentence, replicas", [(*call, number % 2) for number, call in enumerate(CALLS)])
 def test_an_impossible_call_is_an_error_of_its_caller_alone(call, sentence, replicas):
     def work(store):
