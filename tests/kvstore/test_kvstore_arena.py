@@ -52,29 +52,11 @@ def test_there_is_no_more_room_than_the_machine_has():
     assert Arena().tensor(10**15, torch.float32) is None
 
 
-def test_bytes_written_at_one_end_are_read_at_the_other():
-    arena = Arena()
-    mine = arena.tensor(SHARED, torch.float32)
-    theirs = RemoteArena(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
-    mine.fill_(7)
-    assert theirs.eq(7).all()
+WRONG = [{"path": path} for path in ("/etc/passwd", "/proc/1/fd/0", "/proc/self/fd/0", 3, None)]
+WRONG += [{"nbytes": nbytes} for nbytes in (1 << 70, 1 << 62, -1)] + [{"inode": inode} for inode in (0, "7")]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"path": "/etc/passwd"},
-        {"path": "/proc/1/fd/0"},
-        {"path": 3},
-        {"path": None},
-        {"inode": 0},
-        {"nbytes": 1 << 70},
-        {"nbytes": 1 << 62},
-        {"nbytes": -1},
-        {"inode": "7"},
-        {"path": "/proc/self/fd/0"},
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_nothing_is_opened_but_memory_of_the_other_end(wrong):
     with pytest.raises(TensorError):
         RemoteArena(Arena().lent | wrong, os.getpid())
@@ -132,18 +114,12 @@ def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer,
     assert passed[Op.PUSHPULL] == 2 * passed[Op.DATA] == 4 * workers * servers * 16
 
 
-def test_over_tcp_everything_passes_through_the_socket(passed):
-    with cluster("dist_sync", 1, 1, transport="tcp") as stores:
-        stores[0].init("w", torch.zeros(LARGE))
-        stores[0].pushpull("w", torch.ones(LARGE))
-    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 4 * LARGE
-
-
-def test_what_is_small_passes_through_the_socket(passed):
-    with cluster("dist_sync", 1, 1) as stores:
-        stores[0].init("w", torch.zeros(100))
-        stores[0].pushpull("w", torch.ones(100))
-    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 400
+@pytest.mark.parametrize("elements, options", [(LARGE, {"transport": "tcp"}), (100, {})])
+def test_a_value_passes_through_the_socket_over_tcp_or_if_it_is_small(elements, options, passed):
+    with cluster("dist_sync", 1, 1, **options) as stores:
+        stores[0].init("w", torch.zeros(elements))
+        stores[0].pushpull("w", torch.ones(elements))
+    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 4 * elements
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])

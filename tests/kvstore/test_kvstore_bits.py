@@ -275,17 +275,6 @@ def test_a_value_that_is_not_finite_is_summed_like_any_other(bad):
     assert pull(held, 0, 2).value[0] == 5
 
 
-def test_an_asynchronous_push_is_applied_as_it_comes():
-    held = table("dist_async")
-    with pytest.raises(Refused, match="dist_async applies every push as it comes: set_optimizer before"):
-        push(held, 0, 1, ones(0))
-    held.set_optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
-    for rank, want in ((2, 16.0), (0, 17.0), (1, 21.0)):
-        push(held, rank, 1, ones(rank))
-        assert pull(held, rank, 1).value[0] == want
-    assert not push(held, 1, 1, ones(1)) and held.shards[0].version == 3
-
-
 @pytest.mark.parametrize("staleness", [0, 1, 4])
 def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
     held = table("dist_ssp", workers=2, staleness=staleness)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.ctrl_c import pressed
 from helpers.stores import (
-    Function,
     aside,
     dies,
     each,
@@ -106,38 +105,6 @@ def test_other_threads_wait_for_its_end(what, tmp_path, monkeypatch):
         if what == "save":
             assert each(stores, lambda store: store.load(tmp_path / "new")) == [None, None]
             assert value(stores[1]) == [3.0]
-
-
-def test_it_waits_for_the_calls_of_other_threads_and_others_come_after_it(tmp_path):
-    with cluster() as stores:
-        each(stores, begin, tmp_path / "file")
-        begun, ends, order = threading.Event(), threading.Event(), []
-
-        def long():
-            begun.set()
-            assert ends.wait(10)
-            order.append("long")
-
-        first = Function(long)
-        first.keys = frozenset("k")
-        threads = [threading.Thread(target=stores[0]._calls.run, args=(first,))]
-        threads[0].start()
-        assert begun.wait(10)
-
-        def load(store):
-            store.load(tmp_path / "file")
-            order.append("load")
-
-        threads += [threading.Thread(target=load, args=(store,)) for store in stores]
-        [thread.start() for thread in threads[1:]]
-        time.sleep(0.2)
-        threads.append(threading.Thread(target=lambda: (value(stores[0]), order.append("pull"))))
-        threads[-1].start()
-        time.sleep(0.2)
-        assert order == []
-        ends.set()
-        [thread.join(10) for thread in threads]
-        assert order[0] == "long" and [*order].index("pull") > 1
 
 
 @pytest.mark.parametrize("what", ["save", "load"])
