@@ -32,14 +32,15 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 MIB = 1 << 20
 
 
-def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
-    """Start servers in this process: on the loopback interface with a secret, else on Unix sockets of this user."""
+def tables(kind="dist_sync", workers=2, servers=1, secret=b"", certificates=None, **options):
+    """Start servers in this process: with a secret or TLS on the loopback interface, else on this user's sockets."""
     return [
         Server(
             SlotStore(kind, workers, deadline=DEADLINE, **options),
-            ("127.0.0.1", 0) if secret else socket_path(),
+            ("127.0.0.1", 0) if secret or certificates else socket_path(),
             secret=secret,
             number=number,
+            certificates=certificates,
         )
         for number in range(servers)
     ]

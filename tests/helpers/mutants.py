@@ -83,6 +83,18 @@ def instead(before: object, after: object) -> Change:
     return change
 
 
+def zero(name: str) -> Change:
+    """Assign 0 to the variable ``name``, instead of any other value."""
+
+    def change(function: ast.FunctionDef) -> int:
+        found = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and _is(node.targets[0], name)]
+        for node in found:
+            node.value = ast.Constant(0)
+        return len(found)
+
+    return change
+
+
 def always(parameter: str, value: object) -> Change:
     """Set ``parameter`` to ``value`` whatever the caller gives."""
 

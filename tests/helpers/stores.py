@@ -3,6 +3,8 @@
 import threading
 import time
 
+import torch
+
 from d2lps.kvstore import KVError, Refused
 from d2lps.kvstore.calls import Call
 from d2lps.kvstore.server.session import WorkerSession
@@ -28,12 +30,56 @@ def each(stores, work, *arguments, patience=60):
     return found
 
 
+def aside(work, *arguments) -> tuple[threading.Thread, list]:
+    """Begin ``work`` in a thread; give that thread, and a list that will contain the result."""
+    found: list = []
+    thread = threading.Thread(target=lambda: found.append(work(*arguments)), daemon=True)
+    thread.start()
+    return thread, found
+
+
+def raised(call, *arguments) -> KVError | None:
+    """Return the error of the store that a call raises."""
+    try:
+        call(*arguments)
+    except KVError as error:
+        return error
+
+
+def soon(happens, seconds=20.0) -> None:
+    """Wait until ``happens()``."""
+    until = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < until, "this should have happened"
+        time.sleep(0.005)
+
+
 def until_whole(servers) -> None:
-    """Until each slot has a backup again."""
-    until = time.monotonic() + 10
-    while any(len(view.members) < 2 for view in servers.views):
-        assert time.monotonic() < until, servers.views
-        time.sleep(0.01)
+    """Wait until each slot has a backup again."""
+    soon(lambda: all(len(view.members) == 2 for view in servers.views))
+
+
+def full(value, size=3) -> torch.Tensor:
+    return torch.full((size,), float(value))
+
+
+def pulled(store, key="w", size=3) -> list[float]:
+    """Return the different elements that a pull gets."""
+    store.pull(key, out=(out := torch.empty(size)))
+    return out.unique().tolist()
+
+
+def dies(store) -> None:
+    """Have a worker say nothing more, as a process that is killed."""
+    for client in store.clients:
+        client._open = False
+        client._channel.close()
+
+
+def interrupt(store) -> None:
+    """Interrupt the call that runs, whose caller no longer waits."""
+    store._calls.current.interrupted = True
+    store._calls.current.stop()
 
 
 class Function(Call):

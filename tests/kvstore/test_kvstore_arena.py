@@ -1,13 +1,13 @@
 """Large tensors of one host lie in memory that both ends share: only their places travel."""
 
+import errno
 import gc
 import os
-import threading
 import time
 
 import pytest
 import torch
-from helpers.stores import refuse_first_push
+from helpers.stores import each, refuse_first_push
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
@@ -52,29 +52,11 @@ def test_there_is_no_more_room_than_the_machine_has():
     assert Arena().tensor(10**15, torch.float32) is None
 
 
-def test_bytes_written_at_one_end_are_read_at_the_other():
-    arena = Arena()
-    mine = arena.tensor(SHARED, torch.float32)
-    theirs = RemoteArena(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
-    mine.fill_(7)
-    assert theirs.eq(7).all()
+WRONG = [{"path": path} for path in ("/etc/passwd", "/proc/1/fd/0", "/proc/self/fd/0", 3, None)]
+WRONG += [{"nbytes": nbytes} for nbytes in (1 << 70, 1 << 62, -1)] + [{"inode": inode} for inode in (0, "7")]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"path": "/etc/passwd"},
-        {"path": "/proc/1/fd/0"},
-        {"path": 3},
-        {"path": None},
-        {"inode": 0},
-        {"nbytes": 1 << 70},
-        {"nbytes": 1 << 62},
-        {"nbytes": -1},
-        {"inode": "7"},
-        {"path": "/proc/self/fd/0"},
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_nothing_is_opened_but_memory_of_the_other_end(wrong):
     with pytest.raises(TensorError):
         RemoteArena(Arena().lent | wrong, os.getpid())
@@ -108,17 +90,6 @@ def passed(monkeypatch):
     return found
 
 
-def rounds(stores, work):
-    """``work(store)`` for every worker in a thread of its own; what each returned."""
-    found, threads = {}, []
-    for store in stores:
-        threads.append(threading.Thread(target=lambda store=store: found.setdefault(store.rank, work(store))))
-        threads[-1].start()
-    for thread in threads:
-        thread.join(60)
-    return [found[rank] for rank in sorted(found)]
-
-
 @pytest.mark.parametrize("optimizer", [None, "sgd"])
 @pytest.mark.parametrize("workers, servers", [(1, 1), (2, 3), (3, 2)])
 def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer, passed):
@@ -134,7 +105,7 @@ def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer,
 
     whole = sum(4.0**rank for rank in range(workers))
     with cluster("dist_sync", workers, servers) as stores:
-        found = rounds(stores, work)
+        found = each(stores, work)
     if optimizer:
         expected = [-whole * sum(range(1, step + 2)) for step in range(4)]
     else:
@@ -143,18 +114,12 @@ def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer,
     assert passed[Op.PUSHPULL] == 2 * passed[Op.DATA] == 4 * workers * servers * 16
 
 
-def test_over_tcp_everything_passes_through_the_socket(passed):
-    with cluster("dist_sync", 1, 1, transport="tcp") as stores:
-        stores[0].init("w", torch.zeros(LARGE))
-        stores[0].pushpull("w", torch.ones(LARGE))
-    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 4 * LARGE
-
-
-def test_what_is_small_passes_through_the_socket(passed):
-    with cluster("dist_sync", 1, 1) as stores:
-        stores[0].init("w", torch.zeros(100))
-        stores[0].pushpull("w", torch.ones(100))
-    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 400
+@pytest.mark.parametrize("elements, options", [(LARGE, {"transport": "tcp"}), (100, {})])
+def test_a_value_passes_through_the_socket_over_tcp_or_if_it_is_small(elements, options, passed):
+    with cluster("dist_sync", 1, 1, **options) as stores:
+        stores[0].init("w", torch.zeros(elements))
+        stores[0].pushpull("w", torch.ones(elements))
+    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 4 * elements
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
@@ -173,7 +138,7 @@ def test_a_push_may_be_followed_by_another_before_the_round_is_closed(kind):
         return gradient.min().item(), gradient.max().item()
 
     with cluster(kind, 2, 2) as stores:
-        found = rounds(stores, work)
+        found = each(stores, work)
     total = -sum(5.0 * 16**step for step in range(6))
     assert found == [(total, total)] * 2
 
@@ -191,7 +156,7 @@ def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read(mo
             store.pushpull("w", torch.full((LARGE,), 4.0**store.rank), out=out)
             return out.min().item(), out.max().item()
 
-        assert rounds(stores, work) == [(5.0, 5.0)] * 2
+        assert each(stores, work) == [(5.0, 5.0)] * 2
 
 
 def test_a_reader_that_never_confirms_gets_bytes_by_socket(monkeypatch, passed):
@@ -254,3 +219,14 @@ def test_a_push_that_lies_nowhere_is_refused(monkeypatch):
         stores[0].init("w", torch.zeros(LARGE))
         with pytest.raises(Refused, match="lends no memory"):
             stores[0].push("w", torch.ones(LARGE))
+
+
+def test_without_shared_memory_all_bytes_take_the_socket(monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with cluster(workers=1) as (only,):
+        only.init("w", torch.zeros(100_000))
+        only.pushpull("w", torch.ones(100_000), out=(out := torch.empty(100_000)))
+        assert (out == 1).all() and not only.clients[0].shares

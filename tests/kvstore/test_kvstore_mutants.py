@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.mutants import always, ever, instead, locked, mutate, never, run
+from helpers.mutants import always, ever, instead, locked, mutate, never, run, zero
 
 from d2lps.kvstore import KVError
 
@@ -15,63 +15,49 @@ CHECKSUM = "d2lps.kvstore.wire.frames:Checksum"
 HANDSHAKE = "d2lps.kvstore.wire.handshake"
 TLS = "d2lps.kvstore.wire.tls"
 
-# What is gone: (the test that must fail, [(the function, what is changed in it), …]).
+TWICE = "counted.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once"
+SECOND = "bits.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing"
+ORDERED = "bits.py::test_the_sum_is_taken_in_the_order_of_the_ranks"
+PLACES = "wire.py::test_blocks_that_change_places_are_noticed"
+FORGED = "strangers.py::test_a_forged_frame_changes_nothing[goodbye]"
+FLIPPED = "wire.py::test_every_flipped_bit_is_noticed[None-False]"
+# What is gone: (the test that must fail, (the function, what is changed in it, …), …).
 MUTANTS = {
     "a push counts as often as it comes": (
-        "test_kvstore_faults.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once",
-        [(f"{STORE}.admit", never("counted")), (f"{RULES}._on_push", ever("round", "rounds", "parts"))],
+        TWICE,
+        (f"{STORE}.admit_all", zero("counted"), never("counted")),
+        (f"{RULES}.push", ever("number", "rounds")),
     ),
-    "a push does not wait for the round before": (
-        "test_kvstore_rounds.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing",
-        [(f"{STORE}.admit", never("version"))],
-    ),
-    "the order of the ranks does not count": (
-        "test_kvstore_rounds.py::test_the_sum_is_taken_in_the_order_of_the_ranks",
-        [(f"{RULES}._next", never("live"))],
-    ),
-    "a header's CRC is not looked at": (
-        "test_kvstore_wire.py::test_every_flipped_bit_is_noticed[None-False]",
-        [(f"{CHANNEL}.receive", never("crc32", "head"))],
-    ),
-    "a table's CRC is not looked at": (
-        "test_kvstore_wire.py::test_every_flipped_bit_is_noticed[None-False]",
-        [(f"{CHANNEL}.receive", never("crc32", "table"))],
-    ),
-    "a payload's sum is not looked at": (
-        "test_kvstore_wire.py::test_every_flipped_bit_is_noticed[None-False]",
-        [(f"{CHANNEL}.into", never("digest"))],
-    ),
-    "a payload's sum does not know places": (
-        "test_kvstore_wire.py::test_blocks_that_change_places_are_noticed",
-        [(f"{CHECKSUM}.add", instead(31, 1))],
-    ),
-    "a code is not looked at": (
-        "test_kvstore_strangers.py::test_a_forged_frame_changes_nothing[goodbye]",
-        [(f"{CHANNEL}._verify", never("compare_digest"))],
-    ),
+    "a push does not wait for the round before": (SECOND, (f"{STORE}.admit_all", never("version"))),
+    "no order of the ranks": (ORDERED, (f"{RULES}._next", never("live"))),
+    "no CRC of a header": (FLIPPED, (f"{CHANNEL}.receive", never("crc32", "head"))),
+    "no CRC of a table": (FLIPPED, (f"{CHANNEL}.receive", never("crc32", "table"))),
+    "no sum of a payload": (FLIPPED, (f"{CHANNEL}.into", never("digest"))),
+    "a sum without places": (PLACES, (f"{CHECKSUM}.add", instead(31, 1))),
+    "no code": (FORGED, (f"{CHANNEL}._verify", never("compare_digest"))),
     "a code does not count frames": (
-        "test_kvstore_wire.py::test_a_frame_that_is_played_again_is_noticed",
-        [(f"{CHANNEL}._code", always("number", 0))],
+        "wire.py::test_a_frame_that_is_played_again_is_noticed",
+        (f"{CHANNEL}._code", always("number", 0)),
     ),
-    "a proof can be made without the secret": (
-        "test_kvstore_wire.py::test_another_secret_is_sent_away",
-        [(f"{HANDSHAKE}:_proof", always("secret", b""))],
+    "a proof without the secret": (
+        "wire.py::test_another_secret_is_sent_away",
+        (f"{HANDSHAKE}:_proof", always("secret", b"")),
     ),
     "TLS: no certificate is asked for": (
-        "test_kvstore_tls.py::test_a_peer_without_certificate_is_refused",
-        [(f"{TLS}:context", instead("CERT_REQUIRED", "CERT_OPTIONAL"))],
+        "tls.py::test_a_peer_without_certificate_is_refused",
+        (f"{TLS}:context", instead("CERT_REQUIRED", "CERT_OPTIONAL")),
     ),
-    "TLS: an older version is spoken": (
-        "test_kvstore_tls.py::test_older_versions_are_not_spoken",
-        [(f"{TLS}:context", instead("TLSv1_3", "TLSv1_2"))],
+    "TLS: an older version": (
+        "tls.py::test_older_versions_are_not_spoken",
+        (f"{TLS}:context", instead("TLSv1_3", "TLSv1_2")),
     ),
-    "TLS: who waits for the network has the lock": (
-        "test_kvstore_tls.py::test_a_blocked_send_does_not_block_receiving",
-        [(f"{TLS}:Secured._flush", locked("_lock"))],
+    "TLS: a send that waits has the lock": (
+        "tls.py::test_a_blocked_send_does_not_block_receiving",
+        (f"{TLS}:Secured._flush", locked("_lock")),
     ),
     "TLS: others may read a key": (
-        "test_kvstore_tls.py::test_a_key_that_others_can_read_is_refused",
-        [(f"{HANDSHAKE}:require_private", instead(0o077, 0))],
+        "tls.py::test_a_key_that_others_can_read_is_refused",
+        (f"{HANDSHAKE}:require_private", instead(0o077, 0)),
     ),
 }
 
@@ -79,9 +65,9 @@ MUTANTS = {
 @pytest.mark.fault("O", "a guard taken away: dedupe, order, waiting, CRC, sum, code, proof, TLS")
 @pytest.mark.parametrize("what", MUTANTS)
 def test_a_test_fails_without_a_guard(what, monkeypatch, tmp_path):
-    test, changes = MUTANTS[what]
-    for where, change in changes:
-        mutate(monkeypatch, where, change)
-    failures = run(f"{HERE}/{test}", tmp_path / "run")
+    test, *changes = MUTANTS[what]
+    for where, *each in changes:
+        mutate(monkeypatch, where, *each)
+    failures = run(f"{HERE}/test_kvstore_{test}", tmp_path / "run")
     # An assertion fails, or the store breaks its promise; any other error would be a broken mutant.
-    assert failures and all(isinstance(each, AssertionError | pytest.fail.Exception | KVError) for each in failures)
+    assert failures and all(isinstance(error, AssertionError | pytest.fail.Exception | KVError) for error in failures)

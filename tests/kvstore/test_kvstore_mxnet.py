@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import psutil
@@ -198,8 +199,14 @@ def test_stores_of_one_process(kind):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MXNet's import
-def test_arrays_of_mxnet_and_torch_in_one_process(local):
+def test_arrays_of_mxnet_and_torch_and_sparse_gradients_in_one_process(local):
     import mxnet as mx
+
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1, 3, 1])).sum().backward()
+    local.init(np.int64(3), torch.zeros(5, 2))
+    local.pushpull(np.int32(3), table.weight.grad, out=(out := torch.empty(5, 2)))
+    assert out[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
 
     local.init(1, mx.nd.zeros((2, 3)))
     local.push(1, [mx.nd.ones((2, 3)), torch.full((2, 3), 4.0)])
@@ -227,59 +234,44 @@ def local():
         yield mine
 
 
-@pytest.mark.parametrize(
-    "call, sentence",
-    [
-        (lambda s: s.init("w", torch.zeros(3)), "key 'w' is initialized already"),
-        (lambda s: s.init("b", torch.zeros(3).bfloat16()), "of torch.bfloat16: MXNet holds values"),
-        (lambda s: s.init("b", torch.zeros(3, dtype=torch.int8)), "of torch.int8: MXNet holds values"),
-        (lambda s: s.init("b", torch.zeros(0)), "has 0 elements"),
-        (lambda s: s.push("v", torch.zeros(3)), "key 'v' is not initialized"),
-        (lambda s: s.push("w", torch.zeros(3)), "the pushed value has shape"),
-        (lambda s: s.pull("w", out=torch.zeros(3, 2).double()), "out has shape"),
-        (
-            lambda s: s.row_sparse_pull("w", out=torch.zeros(1, 2), row_ids=[torch.tensor([0])][0]),
-            "rows of sparse values",
-        ),
-        (lambda s: s.save("file"), "MXNet saves no values"),
-        (lambda s: s.load("file"), "MXNet saves no values"),
-        (lambda s: s.trace("w"), "MXNet does not record times"),
-        (lambda s: s.set_optimizer("sgd", lr=0.1), "key 'whole' is torch.int64: MXNet's sgd is for float32"),
-        (lambda s: s.set_optimizer("ftrl", lr=0.1), "there is no optimizer 'ftrl'"),
-    ],
-)
-def test_unsupported_calls_are_refused(local, call, sentence):
+CALLS = [
+    (lambda s: s.init("w", torch.zeros(3)), "key 'w' is initialized already"),
+    (lambda s: s.init("b", torch.zeros(3).bfloat16()), "of torch.bfloat16: MXNet holds values"),
+    (lambda s: s.init("b", torch.zeros(3, dtype=torch.int8)), "of torch.int8: MXNet holds values"),
+    (lambda s: s.init("b", torch.zeros(0)), "has 0 elements"),
+    (lambda s: s.push("v", torch.zeros(3)), "key 'v' is not initialized"),
+    (lambda s: s.push("w", torch.zeros(3)), "the pushed value has shape"),
+    (lambda s: s.pull("w", out=torch.zeros(3, 2).double()), "out has shape"),
+    (lambda s: s.row_sparse_pull("w", out=torch.zeros(1, 2), row_ids=torch.tensor([0])), "rows of sparse values"),
+    (lambda s: s.save("file"), "MXNet saves no values"),
+    (lambda s: s.load("file"), "MXNet saves no values"),
+    (lambda s: s.trace("w"), "MXNet does not record times"),
+    (lambda s: s.set_optimizer("sgd", lr=0.1), "key 'whole' is torch.int64: MXNet's sgd is for float32"),
+    (lambda s: s.set_optimizer("ftrl", lr=0.1), "there is no optimizer 'ftrl'"),
+    (lambda s: chosen("adam", eps=1e-3), "eps = 0.001: adam of MXNet uses it in another place"),
+    (lambda s: chosen("adagrad", eps=0.0), "eps = 0.0"),
+    (lambda s: chosen("adagrad", weight_decay=0.1), "takes the weight decay out of the weight"),
+    (lambda s: chosen("sgd", momentum=-0.5), "momentum = -0.5: sgd takes 0 or more"),
+    (lambda s: MX("dist_ssp"), "kind = 'dist_ssp': MXNet has local, device, dist_sync, dist_async"),
+    (lambda s: MX("nccl"), "kind = 'nccl'"),
+    (lambda s: MX("local", servers=2), "of kind 'local' has no option servers"),
+    (lambda s: MX("dist_sync", staleness=2), "has no option staleness"),
+    (lambda s: MX("local", deadline=0), "deadline = 0: give a number of seconds"),
+]
+MX = partial(kvstore.create, engine="mxnet")
+
+
+def chosen(rule, **numbers):
+    with MX("local") as mine:
+        mine.set_optimizer(rule, lr=0.1, **numbers)
+
+
+@pytest.mark.parametrize("call, sentence", CALLS)
+def test_unsupported_calls_and_stores_are_refused(local, call, sentence):
     with pytest.raises(Refused, match=sentence):
         call(local)
     local.pushpull("w", torch.ones(3, 2), out=(out := torch.empty(3, 2)))
     assert out.unique().tolist() == [1.0]
-
-
-def test_optimizers_that_mxnet_takes_other_steps_for():
-    with kvstore.create("local", engine="mxnet") as mine:
-        for rule, numbers, sentence in [
-            ("adam", {"eps": 1e-3}, "eps = 0.001: adam of MXNet uses it in another place"),
-            ("adagrad", {"eps": 0.0}, "eps = 0.0"),
-            ("adagrad", {"weight_decay": 0.1}, "takes the weight decay out of the weight"),
-            ("sgd", {"momentum": -0.5}, "momentum = -0.5: sgd takes 0 or more"),
-        ]:
-            with pytest.raises(Refused, match=sentence):
-                mine.set_optimizer(rule, lr=0.1, **numbers)
-
-
-@pytest.mark.parametrize(
-    "kind, options, sentence",
-    [
-        ("dist_ssp", {}, "kind = 'dist_ssp': MXNet has local, device, dist_sync, dist_async"),
-        ("nccl", {}, "kind = 'nccl'"),
-        ("local", {"servers": 2}, "of kind 'local' has no option servers"),
-        ("dist_sync", {"staleness": 2}, "has no option staleness"),
-        ("local", {"deadline": 0}, "deadline = 0: give a number of seconds"),
-    ],
-)
-def test_stores_that_there_are_not(kind, options, sentence):
-    with pytest.raises(Refused, match=sentence):
-        kvstore.create(kind, engine="mxnet", **options)
 
 
 def test_without_mxnet_one_sentence_says_so(monkeypatch):
@@ -399,12 +391,3 @@ def test_a_script_of_mxnet_runs_if_another_store_is_made_and_optimizers_have_nam
     for rank, lines in enumerate(forked(script, 2)):
         values, *rest = ast.literal_eval(lines[-1])
         assert rest == [rank, 2, "dist_sync"] and values == pytest.approx([-1.35] * 3, rel=1e-4)
-
-
-def test_a_store_of_mxnet_takes_numbers_of_numpy_as_keys_and_sparse_gradients():
-    table = torch.nn.Embedding(5, 2, sparse=True)
-    table(torch.tensor([1, 3, 1])).sum().backward()
-    with kvstore.create("local", engine="mxnet") as store:
-        store.init(np.int64(3), torch.zeros(5, 2))
-        store.pushpull(np.int32(3), table.weight.grad, out=(out := torch.empty(5, 2)))
-        assert store.keys == (3,) and out[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]

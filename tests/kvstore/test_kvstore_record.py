@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from helpers.stores import each
 
 from d2lps import Trace, draw
 from d2lps.kvstore import Refused, WorkerLost, cluster
@@ -30,18 +31,14 @@ def recorded(kind, workers, servers, elements, rounds=4, optimizer="sgd", slow=N
                 store.pull("w", out=value)
             store.barrier()
 
-        threads = [threading.Thread(target=work, args=(store,)) for store in stores]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        each(stores, work)
         return stores[-1].trace("w"), stores[0].staleness()
 
 
 @pytest.mark.parametrize("optimizer", [None, "sgd"])
 @pytest.mark.parametrize("elements", [SMALL, LARGE])
 @pytest.mark.parametrize("workers, servers", [(1, 1), (3, 1), (2, 3)])
-def test_a_synchronous_round_is_pushed_summed_and_pulled_once_by_everybody(workers, servers, elements, optimizer):
+def test_a_synchronous_round_is_pushed_summed_and_pulled_once_by_each_worker(workers, servers, elements, optimizer):
     trace, stale = recorded("dist_sync", workers, servers, elements, optimizer=optimizer)
     parts = servers if elements == LARGE else 1
     ranks = [f"worker{i}" for i in range(workers)]
@@ -59,7 +56,7 @@ def test_a_synchronous_round_is_pushed_summed_and_pulled_once_by_everybody(worke
 def test_the_picture_shows_who_is_in_every_round():
     trace, _ = recorded("dist_sync", 3, 1, SMALL)
     motion = follow(trace)
-    assert [look.who for look in motion.cells_at(-1.0)] == [()] * 16, "nobody has anything before it began"
+    assert [look.who for look in motion.cells_at(-1.0)] == [()] * 16, "no worker has anything before it began"
     assert all(look.who == (0, 1, 2) and look.complete and look.updated for look in motion.cells_at(trace.duration))
     assert {motion.looks[m.look].who for m in motion.messages if m.dst == "server0"} == {(0,), (1,), (2,)}
     assert "server0" in str(draw(trace))
@@ -85,11 +82,7 @@ def test_a_lost_worker_is_in_the_trace_from_its_loss_and_waited_for_until_it_cou
                 except WorkerLost:
                     return None
 
-        threads = [threading.Thread(target=work, args=(store,)) for store in stores]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        each(stores, work)
         trace = stores[0].trace("w")
     gone = [event for event in trace.events if event.kind == "gone"]
     assert {event.src for event in gone} == {"worker2"} and gone[-1].end == trace.duration
@@ -113,12 +106,6 @@ def test_an_asynchronous_pull_has_whatever_there_is():
     assert max(pull.behind for pull in stale) > 1
     seen = [event.carries for event in trace.events if event.op == "copy" and event.dst == "worker0"]
     assert ("worker0",) in seen
-
-
-def test_a_trace_of_a_store_goes_through_json():
-    trace, _ = recorded("dist_async", 2, 2, LARGE)
-    again = Trace.from_json(trace.to_json())
-    assert again == trace and str(draw(again)) == str(draw(trace))
 
 
 def test_only_the_last_rounds_are_shown():

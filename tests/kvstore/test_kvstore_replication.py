@@ -1,11 +1,9 @@
-"""A slot on two servers, under everything that can go wrong in virtual time: every promise holds, and wrong ways fail.
-
-No sockets, no processes: only the rules. ``make simulate`` plays as many schedules as it is given.
-"""
+"""The rules of replication: no schedule of faults breaks a promise, and a wrong way to replicate breaks one."""
 
 import subprocess
 import sys
 from dataclasses import replace
+from random import Random
 
 import pytest
 from helpers.replicas import (
@@ -13,19 +11,25 @@ from helpers.replicas import (
     WRONG,
     AnswersEarly,
     AnswersInAnyView,
+    AnswersUnsure,
+    AsksOnlyMembers,
     CountsTwoRoundsAhead,
+    RefusesUnsure,
     TakesOldCommands,
     TellsOfLossEarly,
+    TrustsAnOldAnswer,
     made,
 )
 
-from d2lps.kvstore.replication import Part, Replica, Requests, View, story
+from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, Requests, View, broken, story
 from d2lps.kvstore.replication.messages import (
     Ack,
     AddUp,
     Apply,
+    Confirm,
     Counted,
     Done,
+    Heartbeat,
     Join,
     Lose,
     Lost,
@@ -37,25 +41,28 @@ from d2lps.kvstore.replication.messages import (
     Summed,
     Values,
 )
-from d2lps.kvstore.replication.world import FaultPlan, World, broken, shrunk
+from d2lps.kvstore.replication.world import World, shrunk
 
-A, B, W = "a", "b", ("worker", 0)
+A, B, L, W = "a", "b", "l", ("worker", 0)
+PARTED = pytest.mark.fault("F5", "primary cut off from all but a worker")
+
+
 FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("first", range(0, 10_000, 2_500))
-def test_no_schedule_breaks_a_promise(first):
+@pytest.mark.parametrize(
+    "first, many, kind, changes",
+    [
+        *[(first, 2_500, None, {}) for first in range(0, 10_000, 2_500)],
+        *[(first, 2_000, "dist_sync", {"late": True}) for first in (0, 2_000)],  # sums come late
+        (0, 2_000, None, {"joint": True, "parts": 2}),  # workers pull several parts at once
+    ],
+)
+def test_no_schedule_breaks_a_promise(first, many, kind, changes):
     """I1 to I15, at every message: see ``World``."""
-    ends = {World(FaultPlan.drawn(seed)).run() for seed in range(first, first + 2_500)}
-    assert ends == {"done", "lost"}  # lost: the few in which both members died
-
-
-@pytest.mark.slow(8)
-@pytest.mark.parametrize("first", range(0, 4_000, 2_000))
-def test_no_schedule_breaks_a_promise_if_sums_are_late(first):
-    ends = {World(replace(FaultPlan.drawn(seed, "dist_sync"), late=True)).run() for seed in range(first, first + 2_000)}
-    assert ends == {"done", "lost"}
+    plans = [replace(FaultPlan.drawn(seed, kind), **changes) for seed in range(first, first + many)]
+    assert {World(plan).run() for plan in plans} == {"done", "lost"}  # lost: the few in which both members died
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async", "dist_ssp"])
@@ -110,13 +117,40 @@ def test_a_recorded_run_is_a_trace_for_the_player():
     assert deaths and deaths <= {(story.shown(name), time) for time, name in world.deaths}
 
 
+SHOWN = 5  # a seed that is known to show it
+
+
+def parted(seed: int) -> FaultPlan:
+    """Workers compute for a while between two acts, and a server is cut off, alone or with workers, six times."""
+    draw = Random(seed)
+    rest = {"lost": draw.choice([0, 0.02]), "slow": draw.choice([0, 0.05])}
+    troubles = [(draw.uniform(0, 0.3), "cut off from the register", draw.getrandbits(32)) for _ in range(6)]
+    kind = draw.choice(["dist_async", "dist_ssp"])
+    return FaultPlan(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
+
+
+@pytest.mark.slow
+@PARTED
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came(first):
+    for seed in range(first, first + 100):
+        assert broken(parted(seed)) is None, seed
+
+
+@PARTED
+@pytest.mark.parametrize("wrong", [AnswersUnsure, TrustsAnOldAnswer])
+def test_an_unconfirmed_answer_is_detected(wrong):
+    seeds = [SHOWN, *range(2_000)]
+    assert any((broken(parted(seed), **made(wrong)) or "").startswith("I15") for seed in seeds)
+
+
 def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Replica:
     return of(name, View(1, members), [Part(0, (0,) * workers, ())], workers, kind)
 
 
-def sent(to: Replica | Requests, kind: type) -> list:
-    """Return the messages of a kind that it has sent since the last time, and forget the rest."""
-    return [effect.message for effect in to.take() if isinstance(effect, Send) and isinstance(effect.message, kind)]
+def sent(by: Replica | Requests, *kinds: type) -> list:
+    """Return the messages of these kinds that it has sent since the last time, and forget the rest."""
+    return [effect.message for effect in by.take() if isinstance(effect, Send) and isinstance(effect.message, kinds)]
 
 
 def test_a_value_is_sent_only_after_the_backup_has_it():
@@ -307,7 +341,92 @@ def test_a_pull_of_a_part_without_a_value_is_answered_although_another_part_is_a
     assert sent(a, Values) == []
 
 
-@pytest.mark.slow(4)
-def test_no_schedule_breaks_a_promise_if_workers_pull_several_parts_at_once():
-    ends = {World(replace(FaultPlan.drawn(seed), joint=True, parts=2)).run() for seed in range(2_000)}
-    assert ends == {"done", "lost"}
+# ---------------------------------------------------------------- what a primary asks its backup before it answers
+
+
+@PARTED
+@pytest.mark.parametrize("of, told", [(Replica, 0), (AsksOnlyMembers, 1)], ids=["right", "wrong"])
+def test_a_possible_backup_is_asked_too(of, told):
+    """The register took the view with it, and no server has heard that: it may be the primary by now."""
+    primary = replica(A, (A,), "dist_async", of=of)
+    primary.receive(L, Join(1), 0.0)
+    primary.receive(L, Ack(1, 0), 0.0)
+    primary.tick(0.0)
+    assert Propose(2, (A, L)) in primary.take()
+    primary.receive(W, Pull(1, 1, 0, ((0, 0),)), 0.0)
+    said = sent(primary, Values, Heartbeat)
+    assert len([each for each in said if isinstance(each, Values)]) == told
+    if not told:
+        assert said == [Heartbeat(View(1, (A,)), 1)]
+        primary.receive(L, Ack(1, 0), 0.0)
+        assert not sent(primary, Values), "that is no answer"
+        primary.receive(L, Ack(1, 0, 1), 0.0)
+        assert len(sent(primary, Values)) == 1
+
+
+@PARTED
+def test_one_question_is_under_way_and_the_next_one_is_for_all_that_came_meanwhile():
+    primary = replica(A, (A, L), "dist_async")
+    for id in range(1, 5):
+        primary.receive(W, Pull(1, id, 0, ((0, 0),)), 0.0)
+    assert [each.turn for each in sent(primary, Heartbeat)] == [1]
+    primary.receive(L, Ack(1, 0, 1), 0.0)
+    assert [getattr(each, "id", None) or each.turn for each in sent(primary, Values, Heartbeat)] == [1, 2]
+    primary.receive(L, Ack(1, 0, 2), 0.0)
+    assert [each.id for each in sent(primary, Values)] == [2, 3, 4]
+
+
+@PARTED
+def test_a_pull_of_its_own_push_needs_no_question():
+    primary = replica(A, (A, L), "dist_async")
+    since = primary.seq
+    primary.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
+    primary.receive(W, Pull(1, 2, 0, ((0, 1),), since), 0.0)
+    assert not sent(primary, Heartbeat, Values)
+    primary.receive(L, Ack(1, 1), 0.0)
+    assert [type(each) for each in sent(primary, Counted, Values, Heartbeat)] == [Counted, Values]
+
+
+@PARTED
+def test_a_returning_learner_is_taught_again():
+    """The snapshot is lost, and it still has what it had: what came since is not kept for it."""
+    primary = replica(A, (A,), "dist_async")
+    primary.receive(L, Join(1), 0.0)
+    primary.receive(L, Ack(1, 0), 0.0)
+    primary.tick(5.0)
+    assert primary.learner is None, "it has been silent"
+    primary.receive(W, Push(1, 1, 0, 0, 1, "g"), 5.0)
+    primary.receive(L, Join(1), 5.0)
+    sent(primary, Snapshot)  # is lost
+    primary.receive(L, Ack(1, 0), 5.1)
+    primary.tick(5.1)
+    assert [each.seq for each in sent(primary, Snapshot)] == [1] and not primary.joining
+    primary.receive(W, Push(1, 2, 0, 0, 2, "g"), 5.2)
+    assert sent(primary, Counted), "no call waits for it"
+
+
+@pytest.mark.parametrize("of, told", [(Replica, 0), (RefusesUnsure, 1)], ids=["right", "wrong"])
+def test_a_refusal_waits_for_the_backup(of, told):
+    primary = replica(A, (A, L), of=of)
+    primary.receive(W, Confirm(1, 1, 0), 0.0)
+    said = [effect.message for effect in primary.take() if isinstance(effect, Send)]
+    assert [type(each) for each in said] == [Done if told else Heartbeat]
+    if not told:
+        primary.receive(L, Ack(1, 0), 0.0)
+        assert not primary.take(), "that is no answer"
+        primary.receive(L, Ack(1, 0, 1), 0.0)
+        assert primary.take() == [Send(W, Done(1, 1, None))]
+
+
+def test_a_primary_without_a_backup_refuses_at_once_and_asks_a_possible_one():
+    primary = replica(A, (A,))
+    primary.receive(W, Confirm(1, 1, 0), 0.0)
+    assert primary.take() == [Send(W, Done(1, 1, None))]
+    primary.receive(L, Join(1), 0.0)
+    primary.receive(L, Ack(1, 0), 0.0)
+    primary.tick(0.0)
+    primary.take()
+    primary.receive(W, Confirm(1, 2, 0), 0.0)
+    assert primary.take() == [Send(L, Heartbeat(View(1, (A,)), 1))]
+    primary.receive("register", View(2, (A,)), 0.0)
+    assert Send(W, Done(2, 2, None)) in primary.take(), "it was not taken"

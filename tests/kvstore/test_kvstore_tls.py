@@ -1,62 +1,35 @@
 """TLS between the hosts of a store: the same sums, nothing to read on the wire, and a reason for each refusal."""
 
-import os
 import socket
 import ssl
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import breaking, strangers
-from helpers.breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone, store
+from helpers.breaking import DEADLINE, SECRET, Between, closing, connected, gone, store, tables
 from helpers.scripts import forked
-from helpers.stores import each, until_whole
-from helpers.strangers import Recorder, framed, is_served, until_hung_up
+from helpers.stores import aside, each, until_whole
+from helpers.strangers import Recorder, is_served
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost
 from d2lps.kvstore.server.lines import Peers
-from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
 from d2lps.kvstore.worker.client import ServerClient
 
-nothing_left, recovery, made = breaking.nothing_left, breaking.recovery, strangers.made  # fixtures
+nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
+made, certificates = strangers.made, strangers.certificates
 pytestmark = pytest.mark.usefixtures("nothing_left")
 LARGE = 500_003  # elements: 4 MB of float64, and no whole number of records
-
-
-@pytest.fixture(scope="session")
-def files(tmp_path_factory):
-    """``files(certificate="expired.pem", …)``: those of a node, with others in their place."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for file in (Path(__file__).parent / "certificates").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-        (folder / file.name).chmod(0o600)  # a clone's files can be read by all
-
-    def named(**others):
-        usual = {"certificate": "node.pem", "key": "node.key", "authority": "authority.pem"}
-        return tls.Certificates(**{name: str(folder / file) for name, file in (usual | others).items()})
-
-    return named
-
-
 OTHERS = {"certificate": "other.pem", "key": "other.key", "authority": "other-authority.pem"}
-
-
-def serving(shown, workers=2, servers=1, address=("127.0.0.1", 0), secret=b"", kind="dist_sync"):
-    """Start servers with TLS in this process."""
-    return [
-        Server(SlotStore(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
-        for number in range(servers)
-    ]
-
-
-# ---------------------------------------------------------------- the same sums
 
 
 def sums(mine, rounds, elements=LARGE, done=lambda: None):
@@ -76,8 +49,8 @@ def sums(mine, rounds, elements=LARGE, done=lambda: None):
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_sums_are_the_same(files, secret):
-    with kvstore.cluster(workers=2, servers=2, transport="tcp", tls=files()._asdict(), secret=secret) as stores:
+def test_sums_are_the_same(certificates, secret):
+    with kvstore.cluster(workers=2, servers=2, transport="tcp", tls=certificates()._asdict(), secret=secret) as stores:
         assert each(stores, sums, 2) == [[True] * 2] * 2
         channels = [line._channel for mine in stores for line in mine.clients]
         assert {channel.sock._tls.version() for channel in channels} == {"TLSv1.3"}
@@ -87,8 +60,8 @@ def test_sums_are_the_same(files, secret):
 
 @pytest.mark.fault("F2", "server killed over TLS, with a copy, and another in its place")
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_servers_with_copies_speak_it_too(files, secret, monkeypatch):
-    """To workers and to one another, also to whoever takes the place of one that was killed."""
+def test_servers_with_copies_speak_it_too(certificates, secret, monkeypatch):
+    """To workers and to one another, also to a server that takes the place of one that was killed."""
     connect, spoken = Peers.connect, []
 
     def noting(peers, *arguments):
@@ -97,7 +70,7 @@ def test_servers_with_copies_speak_it_too(files, secret, monkeypatch):
         return channel
 
     monkeypatch.setattr(Peers, "connect", noting)
-    options = {"transport": "tcp", "tls": files()._asdict(), "secret": secret, "replicas": 1, "deadline": 10}
+    options = {"transport": "tcp", "tls": certificates()._asdict(), "secret": secret, "replicas": 1, "deadline": 10}
     rounds = []
 
     def done():
@@ -114,107 +87,60 @@ def test_servers_with_copies_speak_it_too(files, secret, monkeypatch):
     assert len(spoken) > 2 and {*spoken} == {"TLSv1.3"}
 
 
-def test_a_server_with_a_certificate_of_another_authority_is_no_copy(files, caplog):
-    options = {"transport": "tcp", "tls": files()._asdict(), "replicas": 1}
+def test_a_server_with_a_certificate_of_another_authority_is_no_copy(certificates):
+    options = {"transport": "tcp", "tls": certificates()._asdict(), "replicas": 1}
     with kvstore.cluster(workers=1, servers=2, **options) as stores:
         (mine,) = stores
         mine.init("w", torch.zeros(3))
         name = stores.servers[1].replicas[0].name
-        wrong = stores.servers[0].replicas[1].store.slot._peers._replace(certificates=files(**OTHERS))
+        wrong = stores.servers[0].replicas[1].store.slot._peers._replace(certificates=certificates(**OTHERS))
         with pytest.raises((Broken, Refused, OSError, tls.Garbled)):
             wrong.connect(0, (9, "stranger", ("127.0.0.1", 1)), name)
         assert is_served(mine)
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])
-def test_an_address_that_others_reach_needs_no_secret_but_asks_for_one_that_is_given(files, secret):
-    (server,) = serving(files(), 1, address=("0.0.0.0", 0), secret=secret)
+def test_an_address_that_others_reach_needs_no_secret_but_asks_for_one_that_is_given(certificates, secret):
+    server = Server(SlotStore("dist_sync", 1), ("0.0.0.0", 0), secret=secret, certificates=certificates())
     here = "127.0.0.1", server.address[1]
-    with closing(store([server], 0, 1, {0: here}, certificates=files(), secret=secret), server) as (mine, _):
+    with closing(store([server], 0, 1, {0: here}, certificates=certificates(), secret=secret), server) as (mine, _):
         mine.init("w", torch.zeros(3))
         assert is_served(mine)
         if secret:
             with pytest.raises(Refused, match="does not know the secret"):
-                ServerClient(0, here, 0, certificates=files(), deadline=DEADLINE)
+                ServerClient(0, here, 0, certificates=certificates(), deadline=DEADLINE)
 
 
-@pytest.mark.fault("F6", "TLS connections closed in the middle of large keys")
-def test_a_connection_that_ends_is_made_again(files, recovery):
-    """A closed socket never loses a sum, and never counts one twice."""
-    servers, ended = serving(files(), servers=2), threading.Event()
-    stores = [store(servers, rank, certificates=files()) for rank in range(2)]
-
-    def cut():
-        """One connection after the other, but no more than two in a round, however long that takes."""
-        while not ended.wait(0.02):
-            if len(cuts) <= len(done):
-                turn = len(cuts)
-                stores[turn % 2].clients[turn // 2 % 2]._channel.close()
-                cuts.append(turn)
-
-    cuts, done = [], []  # done: rounds, by each of two workers
-    cutter = threading.Thread(target=cut, daemon=True)
-    cutter.start()
-    with closing(*stores, *servers):
-        try:
-            with recovery():
-                assert each(stores, sums, 16, LARGE, lambda: done.append(1)) == [[True] * 16] * 2
-        finally:
-            ended.set()
-            cutter.join(5)
-    assert len(cuts) >= 4
-
-
-@pytest.mark.fault("F7", "TLS: cut, changed and stalled bytes")
-@pytest.mark.parametrize("seed", range(3))
-def test_bytes_that_are_changed_on_their_way_are_noticed(files, seed, recovery):
-    servers = serving(files(), servers=2)
-    between = [Proxy(server.address, seed, faults=4, fewest=5000) for server in servers]
-    addresses = {number: proxy.here for number, proxy in enumerate(between)}
-    stores = [store(servers, rank, addresses=addresses, certificates=files()) for rank in range(2)]
-    with closing(*stores, *between, *servers), recovery():
-        assert each(stores, sums, 6, 100_001) == [[True] * 6] * 2
-    assert sum(len(proxy.done) for proxy in between) >= 4
-
-
-def ends(files, seconds=2.0):
+def ends(certificates, seconds=2.0):
     """Both ends of a connection with TLS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = Channel(connected(listener.getsockname()), seconds)
         far = Channel(listener.accept()[0], seconds)
-    server = threading.Thread(target=tls.as_server, args=(far, tls.context(files(), True)))
+    server = threading.Thread(target=tls.as_server, args=(far, tls.context(certificates(), True)))
     server.start()
-    tls.as_worker(near, tls.context(files(), False), 5.0)
+    tls.as_worker(near, tls.context(certificates(), False), 5.0)
     server.join(5)
     return near, far
 
 
-def test_one_thread_sends_while_another_receives(files):
+def test_one_thread_sends_while_another_receives(certificates):
     """Both ways at once, frames of all sizes."""
-    sizes = [0, 1, 16_383, 16_385, 300_000, 5_000_000, 7] * 3
-    values = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in sizes]
-    right = []
+    values = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in [0, 1, 16_383, 16_385, 3_000_000, 7] * 3]
 
     def send(channel):
-        with suppress(Broken):
-            for number, value in enumerate(values):
-                channel.send(Op.PUSH, number, [Entry(0, 6, 0, len(value), 1)], payload=raw(value))
+        for number, value in enumerate(values):
+            channel.send(Op.PUSH, number, [Entry(0, 6, 0, len(value), 1)], payload=raw(value))
 
     def receive(channel):
-        with suppress(Broken):
-            for number, value in enumerate(values):
-                frame, room = channel.receive(), torch.empty_like(value)
-                channel.into(frame, raw(room))
-                right.append(frame.number == number and room.equal(value))
+        for number, value in enumerate(values):
+            frame, room = channel.receive(), torch.empty_like(value)
+            channel.into(frame, raw(room))
+            assert frame.number == number and room.equal(value)
+        return "right"
 
-    pair = ends(files, 5.0)
-    threads = [threading.Thread(target=what, args=(end,), daemon=True) for end in pair for what in (send, receive)]
-    with closing(*pair):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    assert right == [True] * (2 * len(sizes))
+    with closing(*ends(certificates, 5.0)) as pair, ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(what, end) for end in pair for what in (send, receive)]
+        assert [future.result(60) for future in found] == [None, "right"] * 2
 
 
 class Slow:
@@ -229,16 +155,13 @@ class Slow:
         return self._sock.send(data)
 
 
-def test_a_blocked_send_does_not_block_receiving(files, patience=5.0):
-    with closing(*ends(files, 20.0)) as (near, far):
+def test_a_blocked_send_does_not_block_receiving(certificates, patience=5.0):
+    with closing(*ends(certificates, 20.0)) as (near, far):
         near.sock._sock = slow = Slow(near.sock._sock)
-        got: list[int] = []
-        sender = threading.Thread(target=near.send, args=(Op.ALIVE, 5), daemon=True)
-        receiver = threading.Thread(target=lambda: got.append(near.receive().number), daemon=True)
-        sender.start()
+        sender, _ = aside(near.send, Op.ALIVE, 5)
         assert slow.begun.wait(10)
         far.send(Op.ALIVE, 7)
-        receiver.start()
+        receiver, got = aside(lambda: near.receive().number)
         receiver.join(patience)
         meanwhile = list(got)
         slow.go_on.set()
@@ -247,22 +170,22 @@ def test_a_blocked_send_does_not_block_receiving(files, patience=5.0):
     assert meanwhile == [7]
 
 
-def test_a_stalled_peer_is_noticed(files):
-    with closing(*ends(files, 0.3)) as (near, far):
+def test_a_stalled_peer_is_noticed(certificates):
+    with closing(*ends(certificates, 0.3)) as (near, far):
         assert near.receive(idle=True) is None
         with pytest.raises(Broken, match="fell silent"):
             near.receive()
         with pytest.raises(Broken, match="has stopped receiving"):
             for _ in range(100):
                 near.send(Op.PUSH, 1, payload=memoryview(bytes(1 << 20)))
-    with closing(*ends(files)) as (near, far):
+    with closing(*ends(certificates)) as (near, far):
         far.close()
         with pytest.raises(Broken, match="was closed"):
             near.receive(idle=True)
 
 
-def test_a_farewell_of_tls_ends_a_connection(files):
-    with closing(*ends(files)) as (near, far):
+def test_a_farewell_of_tls_ends_a_connection(certificates):
+    with closing(*ends(certificates)) as (near, far):
         with suppress(ssl.SSLWantReadError):
             far.sock._tls.unwrap()
         far.sock._flush()
@@ -270,16 +193,13 @@ def test_a_farewell_of_tls_ends_a_connection(files):
             near.receive(idle=True)
 
 
-# ---------------------------------------------------------------- the wire
-
-
-@pytest.mark.fault("F11", "somebody who listens on the wire")
+@pytest.mark.fault("F11", "a listener on the wire")
 @pytest.mark.parametrize("secured", [True, False])
-def test_nothing_can_be_read_on_the_wire(files, secured):
+def test_nothing_can_be_read_on_the_wire(certificates, secured):
     """``secured`` = False: without TLS it can, so this would be noticed."""
-    shown = files() if secured else None
-    (server,) = serving(shown, 1, secret=b"" if secured else SECRET)
-    pattern = "a name that nobody else knows"
+    shown = certificates() if secured else None
+    (server,) = tables(workers=1, secret=b"" if secured else SECRET, certificates=shown)
+    pattern = "a name that no other process knows"
     with closing(Recorder(server.address)) as (line,):
         mine = store([server], 0, 1, {0: line.here}, certificates=shown)
         with closing(mine, server):
@@ -295,81 +215,66 @@ def test_nothing_can_be_read_on_the_wire(files, secured):
 # ---------------------------------------------------------------- refused connections
 
 
+NOT_TRUSTED = "the server's certificate is not accepted .*(self-signed certificate in|unable to get local issuer)"
+CERTIFICATES = [  # the server's, the worker's, and what the worker reads
+    ({}, OTHERS, NOT_TRUSTED),
+    (OTHERS, {}, NOT_TRUSTED),
+    ({}, OTHERS | {"authority": "authority.pem"}, "does not accept this worker's certificate .*unknown ca"),
+    ({}, {"certificate": "expired.pem"}, "does not accept this worker's certificate .*certificate expired"),
+    ({"certificate": "expired.pem"}, {}, "the server's certificate is not accepted .certificate has expired"),
+]
+
+
 @pytest.mark.fault("F11", "TLS: another authority's certificate, an expired one, either end's")
-@pytest.mark.parametrize(
-    "theirs, mine, sentence",
-    [
-        (
-            {},
-            OTHERS,
-            "the server's certificate is not accepted .*(self-signed certificate in|unable to get local issuer)",
-        ),
-        (
-            OTHERS,
-            {},
-            "the server's certificate is not accepted .*(self-signed certificate in|unable to get local issuer)",
-        ),
-        ({}, OTHERS | {"authority": "authority.pem"}, "does not accept this worker's certificate .*unknown ca"),
-        ({}, {"certificate": "expired.pem"}, "does not accept this worker's certificate .*certificate expired"),
-        ({"certificate": "expired.pem"}, {}, "the server's certificate is not accepted .certificate has expired"),
-    ],
-)
-def test_another_certificate_is_sent_away(files, theirs, mine, sentence, made, recovery):
-    (server,) = serving(files(**theirs), 1)
+@pytest.mark.parametrize("theirs, mine, sentence", CERTIFICATES, ids=range(len(CERTIFICATES)))
+def test_another_certificate_is_sent_away(certificates, theirs, mine, sentence, made, recovery):
+    (server,) = tables(workers=1, certificates=certificates(**theirs))
     with closing(server):
         with recovery(), pytest.raises(Refused, match=sentence):
-            ServerClient(0, server.address, 0, deadline=DEADLINE, certificates=files(**mine))
+            ServerClient(0, server.address, 0, deadline=DEADLINE, certificates=certificates(**mine))
         assert made == [] and server.store.shards == [] and not server.busy
 
 
-def bare(files, **changes):
-    """Return the TLS context of a stranger."""
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    found.check_hostname = False
-    found.load_verify_locations(files().authority)
-    if changes.pop("shows", False):
-        found.load_cert_chain(files().certificate, files().key)
-    for name, value in changes.items():
-        setattr(found, name, value)
-    return found
-
-
 @pytest.mark.fault("F11", "TLS: no certificate")
-def test_a_peer_without_certificate_is_refused(files, made):
-    (server,) = serving(files(), 1)
+def test_a_peer_without_certificate_is_refused(certificates, made):
+    (server,) = tables(workers=1, certificates=certificates())
+    without = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    without.check_hostname = False
+    without.load_verify_locations(certificates().authority)
     with closing(server, Channel(connected(server.address), DEADLINE)) as (_, channel):
         with pytest.raises(Refused, match="does not accept this worker's certificate .*certificate required"):
-            tls.as_worker(channel, bare(files), DEADLINE)
+            tls.as_worker(channel, without, DEADLINE)
         assert made == [] and not server.busy
 
 
 @pytest.mark.fault("F11", "TLS of an older version")
-def test_older_versions_are_not_spoken(files):
-    (server,) = serving(files(), 1)
-    older = bare(files, shows=True, maximum_version=ssl.TLSVersion.TLSv1_2)
+def test_older_versions_are_not_spoken(certificates):
+    (server,) = tables(workers=1, certificates=certificates())
+    older = tls.context(certificates(), False)
+    older.minimum_version = older.maximum_version = ssl.TLSVersion.TLSv1_2
     with closing(server), connected(server.address) as sock, pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
         older.wrap_socket(sock)
 
 
 @pytest.mark.fault("F11", "no TLS where it is spoken, TLS where it is not, a server that is none of ours")
-def test_both_ends_speak_tls_or_neither_does(files, recovery):
-    (secured,), (plain,) = serving(files(), 1), serving(None, 1, secret=SECRET)
+def test_both_ends_speak_tls_or_neither_does(certificates, recovery):
+    (secured,), (plain,) = tables(workers=1, certificates=certificates()), tables(workers=1, secret=SECRET)
     with closing(secured, plain), socket.create_server(("127.0.0.1", 0)) as listener:
         with recovery(), pytest.raises(Refused, match="this server uses TLS: name the files.*D2LPS_TLS_KEY"):
             ServerClient(0, secured.address, 0, secret=SECRET, deadline=DEADLINE)
         with recovery(), pytest.raises(ServerLost, match="reached .the connection was closed in the TLS handshake"):
-            ServerClient(0, plain.address, 0, deadline=1.0, certificates=files())
+            ServerClient(0, plain.address, 0, deadline=1.0, certificates=certificates())
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")).start()
         with recovery(), pytest.raises(Refused, match="the server does not answer in TLS .wrong version number"):
-            ServerClient(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=files())
-        with closing(store([secured], 0, 1, certificates=files())) as (mine,):  # nothing has happened to it
+            ServerClient(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=certificates())
+        with closing(store([secured], 0, 1, certificates=certificates())) as (mine,):  # nothing has happened to it
             mine.init("w", torch.zeros(3))
             assert is_served(mine)
 
 
 @pytest.mark.fault("F11", "a server that says a byte now and then in the TLS handshake, or nothing")
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x03\x40\x00" + bytes(100)])
-def test_a_worker_does_not_wait_for_a_slow_handshake(files, data, monkeypatch):
+def test_a_worker_does_not_wait_for_a_slow_handshake(certificates, data, monkeypatch):
     monkeypatch.setattr(handshake, "SECONDS", 0.5)
     ended = threading.Event()
 
@@ -384,49 +289,16 @@ def test_a_worker_does_not_wait_for_a_slow_handshake(files, data, monkeypatch):
     def accept():
         with suppress(OSError):
             while True:
-                threading.Thread(target=drip, args=(listener.accept()[0],), daemon=True).start()
+                aside(drip, listener.accept()[0])
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, daemon=True).start()
+        aside(accept)
         begin = time.monotonic()
         with pytest.raises(ServerLost, match="the TLS handshake did not end within"):
-            ServerClient(0, listener.getsockname(), 0, deadline=1.0, certificates=files())
-        took = time.monotonic() - begin
+            ServerClient(0, listener.getsockname(), 0, deadline=1.0, certificates=certificates())
+        assert time.monotonic() - begin < 5, "twice the deadline, and some time of a loaded machine"
         ended.set()
         listener.shutdown(socket.SHUT_RDWR)
-    assert took < 5, "twice the deadline, and some time of a loaded machine"
-
-
-@pytest.mark.fault("F11", "TLS: half a handshake, noise, HTTP, frames without TLS, as many as there are places")
-def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypatch):
-    monkeypatch.setattr(handshake, "SECONDS", 1.0)
-    (server,) = serving(files(), 1)
-    with closing(server, store([server], 0, 1, certificates=files())) as (_, mine):
-        mine.init("w", torch.zeros(3))
-        made.clear()
-        for data in (
-            strangers.HTTP,
-            strangers.TLS,
-            os.urandom(5000),
-            framed(Op.STATE, b"{}"),
-            b"d2kv",
-            framed(Op.HELLO, b"[" * 4000),
-            b"\x16\x03\x01\xff\xff" + bytes(1 << 16),
-        ):
-            with connected(server.address) as stranger:
-                until_hung_up(stranger, data)
-        slow = [connected(server.address) for _ in range(2 * STRANGERS)]
-        for number, one in enumerate(slow):
-            with suppress(OSError):
-                one.sendall((b"\x16\x03\x01", strangers.TLS, b"d", b"")[number % 4])
-        assert made == [] and len(server._guests) <= STRANGERS
-        assert is_served(mine)
-        until = time.monotonic() + 8
-        while server._guests and time.monotonic() < until:
-            time.sleep(0.05)
-        assert server._guests == {}
-        for one in slow:
-            one.close()
 
 
 class Flipping(Between):
@@ -448,11 +320,11 @@ class Flipping(Between):
             target.sendall(data)
 
 
-@pytest.mark.parametrize("after", [60, 300])  # in what is said in the clear, and in what is not
-def test_a_tls_handshake_that_is_changed_on_its_way_is_made_again(files, after):
-    (server,) = serving(files(), workers=1)
+@pytest.mark.parametrize("after", [60, 300])  # in the clear, and encrypted
+def test_a_tls_handshake_that_is_changed_on_its_way_is_made_again(certificates, after):
+    (server,) = tables(workers=1, certificates=certificates())
     between = Flipping(server.address, after, wrong=(2, 3))
-    with closing(store([server], 0, 1, {0: between.here}, certificates=files()), between, server) as (only, *_):
+    with closing(store([server], 0, 1, {0: between.here}, certificates=certificates()), between, server) as (only, *_):
         only.init("w", torch.zeros(3))
         only.clients[0]._channel.close()
         only.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
@@ -462,83 +334,66 @@ def test_a_tls_handshake_that_is_changed_on_its_way_is_made_again(files, after):
 # ---------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize(
-    "wrong, sentence",
-    [
-        (
-            {"certificate": "none.pem"},
-            "the certificate in .*none.pem cannot be read .No such file.*D2LPS_TLS_CERTIFICATE",
-        ),
-        ({"key": "none.key"}, "the key in .*none.key cannot be read .No such file.*D2LPS_TLS_KEY"),
-        ({"authority": "none.pem"}, "the authority in .*none.pem cannot be read .No such file.*D2LPS_TLS_AUTHORITY"),
-        ({"key": "other.key"}, "node.pem and .*other.key must be PEM files of a certificate and its key"),
-        ({"key": "locked.key"}, "node.pem and .*locked.key must be PEM files .* without a password"),
-        ({"certificate": "README.md"}, "README.md and .* must be PEM files"),
-        ({"authority": "README.md"}, "README.md is not a PEM file of an authority's certificate"),
-        ({"authority": "node.key"}, "node.key is not a PEM file of an authority's certificate"),
-        ({"authority": ""}, "the authority in .* cannot be read"),
-    ],
-)
-def test_files_that_will_not_do_are_refused(files, wrong, sentence):
-    for make in (lambda shown: serving(shown), lambda shown: ServerClient(0, ("127.0.0.1", 1), 0, certificates=shown)):
+UNREADABLE = [
+    ({"certificate": "none.pem"}, "the certificate in .*none.pem cannot be read .No such file.*D2LPS_TLS_CERTIFICATE"),
+    ({"key": "none.key"}, "the key in .*none.key cannot be read .No such file.*D2LPS_TLS_KEY"),
+    ({"authority": "none.pem"}, "the authority in .*none.pem cannot be read .No such file.*D2LPS_TLS_AUTHORITY"),
+    ({"key": "other.key"}, "node.pem and .*other.key must be PEM files of a certificate and its key"),
+    ({"key": "locked.key"}, "node.pem and .*locked.key must be PEM files .* without a password"),
+    ({"certificate": "README.md"}, "README.md and .* must be PEM files"),
+    ({"authority": "README.md"}, "README.md is not a PEM file of an authority's certificate"),
+    ({"authority": "node.key"}, "node.key is not a PEM file of an authority's certificate"),
+    ({"authority": ""}, "the authority in .* cannot be read"),
+]
+
+
+@pytest.mark.parametrize("wrong, sentence", UNREADABLE)
+def test_files_that_will_not_do_are_refused(certificates, wrong, sentence):
+    shown = certificates(**wrong)
+    for make in (lambda: tables(certificates=shown), lambda: ServerClient(0, ("127.0.0.1", 1), 0, certificates=shown)):
         with pytest.raises(Refused, match=sentence):
-            make(files(**wrong))
+            make()
 
 
-def test_a_key_that_others_can_read_is_refused(files, tmp_path):
+def test_a_key_that_others_can_read_is_refused(certificates, tmp_path):
     key = tmp_path / "node.key"
-    key.write_bytes(Path(files().key).read_bytes())
+    key.write_bytes(Path(certificates().key).read_bytes())
     for mode in (0o640, 0o604):
         key.chmod(mode)
         with pytest.raises(Refused, match="others can read the key in .*node.key: chmod 600"):
-            tls.context(files()._replace(key=str(key)), True)
+            tls.context(certificates()._replace(key=str(key)), True)
     key.chmod(0o600)
-    assert tls.context(files()._replace(key=str(key)), True)
+    assert tls.context(certificates()._replace(key=str(key)), True)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"certificate": "a", "key": "b"},
-        "a.pem",
-        True,
-        ["a", "b", "c"],
-        {"certificate": "a", "key": "b", "authority": "c", "more": "d"},
-    ],
-)
-def test_tls_without_three_files_is_refused(wrong):
-    with pytest.raises(Refused, match="must name three PEM files"):
-        kvstore.cluster(transport="tcp", tls=wrong)
+NOT_THREE = [{}, {"certificate": "a", "key": "b"}, "a.pem", True, ["a", "b", "c"]]
+NOT_THREE += [{"certificate": "a", "key": "b", "authority": "c", "more": "d"}]
 
 
-def test_a_path_is_a_path(files):
+def test_tls_without_three_files_or_without_tcp_is_refused(certificates, tmp_path):
+    for wrong in NOT_THREE:
+        with pytest.raises(Refused, match="must name three PEM files"):
+            kvstore.cluster(transport="tcp", tls=wrong)
     with pytest.raises(Refused, match="tls: key = 5 is not the path of a file"):
-        tls.validate_certificates(files()._asdict() | {"key": 5})
-    assert (
-        tls.validate_certificates({name: Path(path) for name, path in files()._asdict().items()})
-        == files()
-        == tls.validate_certificates(files())
-    )
+        tls.validate_certificates(certificates()._asdict() | {"key": 5})
+    paths = {name: Path(path) for name, path in certificates()._asdict().items()}
+    assert tls.validate_certificates(paths) == tls.validate_certificates(certificates()) == certificates()
+    with pytest.raises(Refused, match="tls is for transport='tcp'"):
+        kvstore.cluster(tls=certificates())
+    with pytest.raises(Refused, match="speaks no TLS: a Unix socket is this user's own"):
+        Server(SlotStore("dist_sync", 1), str(tmp_path / "server"), certificates=certificates())
 
 
-def test_the_environment_names_them_all_or_none(files, monkeypatch):
+def test_the_environment_names_them_all_or_none(certificates, monkeypatch):
     for variable in tls.VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
     assert tls.validate_certificates(None) is None
-    monkeypatch.setenv("D2LPS_TLS_KEY", files().key)
+    monkeypatch.setenv("D2LPS_TLS_KEY", certificates().key)
     with pytest.raises(Refused, match="D2LPS_TLS_CERTIFICATE and D2LPS_TLS_AUTHORITY must also be set"):
         tls.validate_certificates(None)
-    monkeypatch.setenv("D2LPS_TLS_CERTIFICATE", files().certificate)
-    monkeypatch.setenv("D2LPS_TLS_AUTHORITY", files().authority)
-    assert tls.validate_certificates(None) == files()
-
-
-def test_a_unix_socket_needs_no_tls(files, tmp_path):
-    with pytest.raises(Refused, match="tls is for transport='tcp'"):
-        kvstore.cluster(tls=files())
-    with pytest.raises(Refused, match="speaks no TLS: a Unix socket is this user's own"):
-        serving(files(), address=str(tmp_path / "server"))
+    monkeypatch.setenv("D2LPS_TLS_CERTIFICATE", certificates().certificate)
+    monkeypatch.setenv("D2LPS_TLS_AUTHORITY", certificates().authority)
+    assert tls.validate_certificates(None) == certificates()
 
 
 # ---------------------------------------------------------------- workers in processes of their own
@@ -581,8 +436,8 @@ def variables(shown) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("before, secured", [(HOSTS, True), ("", False)])
-def test_workers_speak_it_between_hosts(files, tmp_path, before, secured):
-    said = workers(tmp_path, before, **variables(files()))
+def test_workers_speak_it_between_hosts(certificates, tmp_path, before, secured):
+    said = workers(tmp_path, before, **variables(certificates()))
     assert said == [f"{rank} [5.0] {{{secured}}}" for rank in range(2)]
 
 
@@ -593,6 +448,6 @@ def test_workers_speak_it_between_hosts(files, tmp_path, before, secured):
         (f"[os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]", "all workers must ask for the same store"),
     ],
 )
-def test_all_workers_are_refused_if_one_has_other_files(files, tmp_path, change, sentence):
-    said = workers(tmp_path, f"{HOSTS}\nif os.environ['RANK'] == '1': {change}", **variables(files()))
+def test_all_workers_are_refused_if_one_has_other_certificates(certificates, tmp_path, change, sentence):
+    said = workers(tmp_path, f"{HOSTS}\nif os.environ['RANK'] == '1': {change}", **variables(certificates()))
     assert len(said) == 2 and all(sentence in line for line in said), said

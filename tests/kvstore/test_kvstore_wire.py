@@ -208,6 +208,9 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path, monkeypatch):
         handshake.read_secret()
     file.chmod(0o600)
     assert handshake.read_secret() == b"0123456789abcdef"
+    monkeypatch.setitem(os.environb, handshake.VARIABLE.encode(), secret := bytes(range(200, 240)))
+    assert handshake.read_secret() == secret  # of any bytes
+    monkeypatch.delenv(handshake.VARIABLE)
     file.write_text("short")
     with pytest.raises(Refused, match="the secret has 5 bytes, not 16 or more"):
         handshake.read_secret()

@@ -1,10 +1,7 @@
-"""Signals, forks, clocks, names and full disks: waiting calls raise, and the store can be used again."""
+"""Nothing late: what is interrupted or closed neither sends nor writes any more, and the store can be used again."""
 
-import atexit
-import gc
 import os
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -15,17 +12,21 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import breaking
-from helpers.breaking import DEADLINE, SECRET, Beside, closing, connected, gone, running, store
+from helpers.breaking import DEADLINE, Beside, closing, connected, gone, running, store
+from helpers.ctrl_c import pressed
 from helpers.ranks import FORKED
-from helpers.stores import each
+from helpers.stores import Function, aside, each, full, pulled, soon
 
 from d2lps import kvstore
-from d2lps.kvstore import KVError, ServerLost, WorkerLost
+from d2lps.kvstore import KVError, Refused, ServerLost, WorkerLost
+from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.worker.client import ServerClient
+from d2lps.kvstore.wire import Op
+from d2lps.kvstore.worker import client as client_module
+from d2lps.kvstore.worker.client import Request, ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
-pytestmark = pytest.mark.usefixtures("nothing_left")
+NOTHING_LEFT = pytest.mark.usefixtures("nothing_left")
 MANY = 100_000  # elements: as large as those that do not travel through the socket
 
 
@@ -60,7 +61,7 @@ def joined(function, size):
 
 
 def _worker(function, pipe, environment):
-    os.setsid()  # as a shell does for each command, so that Ctrl-C reaches it and nobody else
+    os.setsid()  # as a shell does for each command, so that Ctrl-C reaches it alone
     os.environ.update(environment)
     tempfile.tempdir = None
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -106,6 +107,7 @@ def waits(store, pipe):
         pipe.send(error.ranks)
 
 
+@NOTHING_LEFT
 @pytest.mark.fault("F15", "Ctrl-C at a worker that waits in a pull")
 def test_ctrl_c_ends_the_call_and_not_the_store(record_property):
     with joined(waits, 2) as (processes, (first, second)):
@@ -126,6 +128,7 @@ def test_ctrl_c_ends_the_call_and_not_the_store(record_property):
     assert [process.exitcode for process in processes] == [0, 0] and gone(servers)
 
 
+@NOTHING_LEFT
 @pytest.mark.fault("F15", "SIGTERM at a worker that waits in a pull, and has started a server")
 def test_a_worker_that_is_terminated_leaves_nothing(recovery):
     with joined(waits, 2) as (processes, (first, second)):
@@ -140,6 +143,7 @@ def test_a_worker_that_is_terminated_leaves_nothing(recovery):
         assert processes[0].exitcode == -signal.SIGTERM and gone(servers)
 
 
+@NOTHING_LEFT
 @pytest.mark.fault("F15", "SIGTERM at a server")
 def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
     folder = tempfile.mkdtemp(prefix="d2lps-")
@@ -164,12 +168,13 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
         assert started.process.wait(5) == 0 and not os.path.exists(folder)
 
 
+@NOTHING_LEFT
 @pytest.mark.fault("F15", "SIGTERM at a server that is adding what was pushed")
 def test_a_server_that_is_busy_ends_in_order():
     """Python ends its threads where they are, in the midst of torch, too: left to that, every third one aborts."""
     keys, ends, deadline = list(range(3000)), [], 5 * DEADLINE  # as long as 3000 keys take where others compute, too
-    with ExitStack() as later:  # who is left waits for a server that is gone: all at the same time
-        for _ in range(6):
+    with ExitStack() as later:  # all workers wait for a server that is gone at the same time
+        for _ in range(4):
             options = {"kind": "dist_sync", "workers": 1, "deadline": deadline}
             folder = tempfile.mkdtemp(prefix="d2-")
             started = ServerProcess({"store": options, "folder": folder, "number": 0}, 30.0)
@@ -190,58 +195,12 @@ def test_a_server_that_is_busy_ends_in_order():
             time.sleep(0.2)
             started.process.terminate()
             ends.append(started.process.wait(10))
-    assert ends == [0] * 6
+    assert ends == [0] * 4
 
 
-def forks(store, pipe):
-    """A child that leaves as programs do, one that uses the store, and one that lets go of it."""
-    for how in ("leaves", "uses", "lets go"):
-        if not (child := os.fork()):
-            status = 1
-            try:
-                if how == "leaves":
-                    atexit._run_exitfuncs()
-                elif how == "uses":
-                    with suppress(KVError):
-                        store.pushpull("w", torch.ones(MANY))
-                        os._exit(2)
-                else:
-                    store.close()
-                    del store
-                    gc.collect()
-                status = 0
-            finally:
-                os._exit(status)
-        until, ended = time.monotonic() + 5, (0, 0)
-        while not ended[0] and time.monotonic() < until:
-            ended = os.waitpid(child, os.WNOHANG)
-            time.sleep(0.01)
-        if not ended[0]:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        out = torch.empty(MANY)
-        try:
-            store.pushpull("w", torch.full((MANY,), 4.0), out=out)
-            said = out.unique().tolist()
-        except KVError as error:
-            said = str(error)
-        pipe.send((how, "ends" if ended[0] else "hangs", os.waitstatus_to_exitcode(ended[1]), said))
-
-
-@pytest.mark.fault("F15", "a worker with a store that forks")
-def test_a_child_does_not_disturb_the_store_of_its_parent():
-    with joined(forks, 1) as (processes, (pipe,)):
-        (server,) = heard(pipe)
-        for how in ("leaves", "uses", "lets go"):
-            assert heard(pipe) == (how, "ends", 0, [4.0])
-            assert running(server) and os.listdir(
-                next(each.path for each in os.scandir(os.environ["TMPDIR"]) if each.name.startswith("d2lps"))
-            )
-    assert processes[0].exitcode == 0
-
-
+@NOTHING_LEFT
 @pytest.mark.fault("F15", "a server that can open no more files")
-def test_a_server_without_files_serves_who_is_there_and_recovers(recovery):
+def test_a_server_without_files_serves_its_workers_and_recovers(recovery):
     with Beside(handshake=0.5, files=8, deadline=10.0) as server:
         first = store([server], 0, deadline=10.0)
         crowd = [connected(server.address) for _ in range(30)]
@@ -260,6 +219,7 @@ def test_a_server_without_files_serves_who_is_there_and_recovers(recovery):
             assert server("ended") == []
 
 
+@NOTHING_LEFT
 @pytest.mark.fault("F15", "no thread left for another connection")
 def test_a_server_without_threads_recovers(monkeypatch):
     start, left = threading.Thread.start, [3]
@@ -280,24 +240,105 @@ def test_a_server_without_threads_recovers(monkeypatch):
 
 @pytest.mark.fault("F15", "a clock that jumps")
 def test_a_clock_that_jumps_changes_nothing(monkeypatch):
-    def work(mine):
-        mine.init("w", torch.zeros(3))
-        out = torch.empty(3)
-        for _ in range(20):
-            mine.pushpull("w", torch.full((3,), 4.0**mine.rank), out=out)
-        return out.tolist()
-
     jumps = iter(range(0, 10**15, 10**6))
     monkeypatch.setattr(time, "time", lambda: float(next(jumps)))
-    with kvstore.cluster("dist_sync", 2, 1, deadline=DEADLINE) as stores:
-        assert each(stores, work) == [[5.0] * 3] * 2
+    with kvstore.cluster("dist_sync", 1, 1, deadline=DEADLINE) as (store,):
+        store.init("w", full(0))
+        for value in range(20):
+            store.push("w", full(value))
+            assert pulled(store) == [value]
 
 
-@pytest.mark.fault("F15", "a host whose name is not found")
-def test_a_name_that_is_not_found_is_a_server_lost(monkeypatch, recovery):
-    def fails(self, address):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+# ---------------------------------------------------------------- interrupted calls and closed stores
 
-    monkeypatch.setattr(socket.socket, "connect", fails)
-    with recovery(), pytest.raises(ServerLost, match="server 2 at nowhere:1 .*Name or service not known"):
-        ServerClient(2, ("nowhere", 1), 0, secret=SECRET, deadline=0.5)
+
+def test_an_abandoned_request_is_not_sent():
+    with kvstore.cluster("dist_async", 1, 1) as (store,):
+        (client,), request = store.clients, Request(Op.STATUS, metadata={})
+        client.forget(request)
+        with pytest.raises(Interrupted):
+            client.ask(request)
+        client_module.ask_in_turn(client, [request])
+        assert not client._pending and request.error is None
+
+
+def test_ctrl_c_ends_a_call_whose_turn_to_send_does_not_come():
+    with kvstore.cluster("dist_async", 1, 1) as (store,):
+        store.init("w", full(0))
+        with store.clients[0]._sending, pressed(0.1), pytest.raises(KeyboardInterrupt) as error:
+            store.pull("w", full(0))  # another thread, which sends much, has the turn
+        assert not store._calls._running and error.value.counted == ()
+        assert pulled(store) == [0.0]
+
+
+@pytest.mark.slow
+def test_an_answer_that_no_call_waits_for_is_not_kept():
+    size = 40_000
+    with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as cluster:
+        store, other = cluster
+        each(cluster, lambda store: store.init("w", full(0, size)))
+        (server,) = cluster.servers
+        for _ in range(5):
+            store.push("w", full(1, size))
+            pull, _ = aside(pytest.raises, Interrupted, pulled, store, "w", size)
+            soon(lambda: server.store._pulls)
+            assert store._calls._running[0].interrupt()
+            pull.join(10)
+            other.push("w", full(1, size))
+        assert pulled(store, "w", size) == [2.0]
+        soon(lambda: not server._sessions[0]._unread)  # at the latest with the next sign of life
+
+
+def test_interrupts_need_no_attributes():
+    class Stop(Exception):
+        def __setattr__(self, *_):
+            raise AttributeError("as it is")
+
+    def ring(*_):
+        raise Stop
+
+    store, waiting = kvstore.create("local"), threading.Event()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Stop):
+            store._calls.run(Function(waiting.wait, 0.3))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.slow
+def test_a_close_that_is_interrupted_leaves_no_line_open(monkeypatch):
+    with kvstore.cluster("dist_async", 1, 3) as (store,):
+
+        def ask(self, request):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ServerClient, "ask", ask)
+            with pytest.raises(KeyboardInterrupt):
+                store.close()
+        assert not any(client._open for client in store.clients)
+        store.close()
+        with pytest.raises(Refused, match="closed"):
+            store.barrier()
+
+
+def test_close_says_goodbye_to_all_servers_before_it_waits(monkeypatch):
+    said = []
+
+    def noted(name, real):
+        return lambda client: (said.append(name), real(client))
+
+    for name in ("leave", "close"):
+        monkeypatch.setattr(ServerClient, name, noted(name, getattr(ServerClient, name)))
+    with kvstore.cluster("dist_async", 1, 3) as (store,):
+        store.close()
+        assert said[:4] == ["leave"] * 3 + ["close"]
+
+
+def test_a_store_that_is_closed_says_so():
+    with kvstore.cluster("dist_sync", 1, 1) as stores:
+        stores[0].init("w", full(0))
+    with pytest.raises(KVError, match="this store is closed"):
+        stores[0].push("w", full(0))

@@ -1,18 +1,133 @@
-"""The state of a server: rounds that count workers, sums in the order of the ranks, policies. No sockets here."""
+"""The same bits: rounds that count workers, sums in the order of the ranks, and optimizers that step as torch's do."""
 
+import gc
 import itertools
 import threading
 import time
+import weakref
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from helpers.stores import aside, each
 
+from d2lps import kvstore
+from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, validate_state
-from d2lps.kvstore.server.store import SlotStore
+from d2lps.kvstore.server.store import DEFERRED, SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
+
+
+@pytest.fixture(params=["local", "device"])
+def alone(request):
+    return kvstore.create(request.param)
+
+
+# ---------------------------------------------------------------- one process
+
+
+def test_several_values_of_one_key_are_summed(alone):
+    keys, four = [3, "seven"], [4.0**i for i in range(4)]
+    alone.init(keys, [torch.ones(2, 3), np.zeros((2, 2), np.float32)])
+    alone.push(keys, [[torch.full((2, 3), value) for value in four], np.full((2, 2), 3, np.float32)])
+    outs = [torch.empty(2, 3) for _ in range(4)]
+    alone.pull(keys, out=[outs, array := np.empty((2, 2), np.float32)])
+    assert all(out.equal(torch.full((2, 3), 85.0)) for out in outs) and (array == 3).all()
+
+
+def test_an_optimizer_steps_where_the_value_is(alone):
+    alone.init("w", torch.ones(4))
+    alone.set_optimizer("sgd", lr=0.5)
+    alone.pushpull("w", torch.ones(4), out=(out := torch.empty(4)))
+    assert out.tolist() == [0.5] * 4
+
+
+def test_a_device_store_sums_by_a_plan_and_shows_it():
+    store = kvstore.create("device")
+    store.init("w", torch.zeros(8))
+    store.push("w", [torch.ones(8)] * 4)
+    assert store.trace().plan.nodes == ("device0", "device1", "device2", "device3")
+    assert store.type == "device" and (store.rank, store.num_workers) == (0, 1)
+
+
+# ---------------------------------------------------------------- many workers, many servers
+
+
+@pytest.mark.parametrize(
+    "workers, servers, replicas", [(1, 1, 0), (2, 1, 0), (3, 2, 0), (2, 5, 0), (4, 3, 0), (3, 2, 1)]
+)
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_each_worker_gets_the_sum_of_all(workers, servers, replicas, transport):
+    sizes = {0: (3,), "big": (1001, 3), "empty": (0,), 7: (), "half": (600,)}
+    place = Placement(servers, large=500)
+
+    def work(store):
+        keys, four = list(sizes), 4.0 ** (2 * store.rank)
+        store.init(keys, [torch.zeros(sizes[key]) for key in keys])
+        outs = [torch.empty(sizes[key]) for key in keys]
+        for _ in range(3):  # values of two devices are summed before they travel
+            store.push(keys, [[torch.full(sizes[key], four), torch.full(sizes[key], 4 * four)] for key in keys])
+            store.pull(keys, out=outs)
+            assert all((out == (16**workers - 1) / 3).all() for out in outs)
+        return True
+
+    options = {"transport": transport, "placement": place, "replicas": replicas}
+    with kvstore.cluster("dist_sync", workers, servers, **options) as stores:
+        assert each(stores, work) == [True] * workers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secret", [b"", b"0123456789abcdef"])
+@pytest.mark.parametrize("servers, seed, replicas", [(1, 0, 0), (2, 1, 0), (3, 2, 0), (5, 0, 0), (2, 1, 1), (5, 2, 1)])
+def test_the_bits_are_the_same_for_any_number_of_servers_and_any_order_of_arrival(servers, seed, replicas, secret):
+    """Five rounds with momentum, of three workers that come in any order, as torch computes them."""
+    generator = torch.Generator().manual_seed(1)
+    start, gradients = torch.randn(701, generator=generator), torch.randn(5, 3, 701, generator=generator)
+
+    def work(store):
+        store.init("w", start)
+        store.set_optimizer("sgd", lr=0.1, momentum=0.9)
+        weight = torch.empty(701)
+        for round_ in range(5):
+            time.sleep(((seed + 7 * store.rank + 3 * round_) % 5) / 200)
+            store.pushpull("w", gradients[round_, store.rank], out=weight)
+        return weight
+
+    options = {"placement": Placement(servers, large=100), "secret": secret, "replicas": replicas}
+    with kvstore.cluster("dist_sync", 3, servers, **options) as stores:
+        found = each(stores, work)
+    parameter = torch.nn.Parameter(start.clone())
+    reference = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    for a, b, c in gradients:
+        parameter.grad = a + b + c
+        reference.step()
+    assert all(weight.equal(parameter.data) for weight in found)
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("kind, staleness", [("dist_async", 0), ("dist_ssp", 0), ("dist_ssp", 2)])
+def test_every_push_counts_once_whenever_it_is_applied(kind, staleness, replicas):
+    def work(store):
+        store.init("w", torch.zeros(3, dtype=torch.float64))
+        store.set_optimizer("sgd", lr=-1.0)
+        seen = torch.zeros(3, dtype=torch.float64)
+        for _ in range(6):
+            time.sleep(0.01 * store.rank)
+            before = seen.clone()
+            store.push("w", torch.full((3,), 8.0**store.rank, dtype=torch.float64))
+            store.pull("w", out=seen)
+            assert seen[0] == seen[2] and (before[0] < 1 or seen[0] > before[0])
+        store.barrier()
+        store.pull("w", out=seen)
+        return seen[0].item()
+
+    with kvstore.cluster(kind, 3, 2, staleness=staleness, replicas=replicas) as stores:
+        assert each(stores, work) == [6 * (1 + 8 + 64)] * 3
+
+
+# ---------------------------------------------------------------- the state of a server, without sockets
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
@@ -23,17 +138,17 @@ def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
     return found
 
 
-def push(held, rank, round_, value):
-    if not held.admit(rank, 0, len(value), value.dtype, round_):
+def push(held, rank, round_, value, part=0):
+    if not held.admit(rank, part, len(value), value.dtype, round_):
         return False
-    held.push(rank, 0, round_, value)
+    held.push(rank, part, round_, value)
     return True
 
 
-def pull(held, rank, round_):
+def pull(held, rank, round_, part=0):
     """Return what is answered at once, or None if the pull has to wait."""
     found = []
-    held.pull(rank, [(0, round_)], found.append)
+    held.pull(rank, [(part, round_)], found.append)
     return found[0][0].value if found else None
 
 
@@ -58,16 +173,6 @@ def test_a_round_closes_when_every_worker_has_pushed():
     push(held, 1, 1, ones(1))
     (part,) = waiting[0]
     assert part.value.value.tolist() == [21.0] * 4 and (part.version, part.value.counted) == (1, 3)
-
-
-def test_a_push_that_comes_again_is_counted_once():
-    held = table(workers=2)
-    for _ in range(3):
-        push(held, 0, 1, ones(0))
-    assert pull(held, 0, 1) is None
-    push(held, 1, 1, ones(1))
-    assert not push(held, 1, 1, ones(1))
-    assert pull(held, 0, 1).value.tolist() == [5.0] * 4
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -116,7 +221,7 @@ def test_optimizers_are_those_of_torch_bit_for_bit(name, optimizer, numbers):
     assert pull(held, 0, 5).value.equal(parameter.data)
 
 
-def test_a_mean_divides_by_those_who_were_summed():
+def test_a_mean_divides_by_the_number_of_summed_workers():
     held = table(workers=3, lost="drop")
     held.set_optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "rescale_grad": "mean"}))
     push(held, 0, 1, ones(1))
@@ -157,10 +262,36 @@ def test_another_rule_begins_anew_and_so_does_the_first_one_after_it():
     assert pull(held, 0, 3).value.tolist() == [-3.0] * 4
 
 
-# ---------------------------------------------------------------- lost workers
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_summed_like_any_other(bad):
+    held = table(workers=2)
+    push(held, 0, 1, ones(0))
+    push(held, 1, 1, torch.full((4,), bad))
+    assert not pull(held, 0, 1).value.isfinite().any()
+    for rank in (0, 1):
+        push(held, rank, 2, ones(rank))
+    assert pull(held, 0, 2).value[0] == 5
 
 
-def test_a_lost_worker_fails_all_who_wait_and_all_who_come():
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
+    held = table("dist_ssp", workers=2, staleness=staleness)
+    held.set_optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
+    for clock in range(1, staleness + 1):
+        push(held, 0, clock, ones(0))
+        assert pull(held, 0, clock) is not None  # a worker in clock c sees all up to c − s − 1
+    push(held, 0, staleness + 1, ones(0))
+    waiting = []
+    held.pull(0, [(0, staleness + 1)], waiting.append)
+    assert not waiting and pull(held, 1, 0) is not None
+    push(held, 1, 1, ones(1))
+    assert waiting[0][0].value.value[0] == staleness + 1 + 4
+
+
+# ---------------------------------------------------------------- lost workers, failed updates, loads
+
+
+def test_a_lost_worker_fails_each_wait_and_each_later_call():
     held = table()
     waiting = []
     held.pull(0, [(0, 1)], waiting.append)
@@ -188,7 +319,7 @@ def test_a_dropped_worker_counts_if_it_had_pushed(pushed):
     assert pull(held, 0, 2).value[0] == 17.0 and pull(held, 2, 2).counted == 2
 
 
-def test_who_has_said_goodbye_fails_only_those_who_still_push():
+def test_a_worker_that_has_said_goodbye_fails_only_later_pushes():
     held = table(workers=2)
     for rank in (0, 1):
         push(held, rank, 1, ones(rank))
@@ -208,27 +339,6 @@ def test_a_push_does_not_count_after_a_worker_is_lost():
         held.push_all(0, [(1, 1, ones(0)), (0, 2, ones(0))])
     assert [shard.rounds for shard in held.shards] == [[1, 0], [0, 0]]
     assert [shard.version for shard in held.shards] == [0, 0]  # no round closes without the lost one
-
-
-@pytest.mark.parametrize("lost", ["fail", "drop"])
-def test_who_is_waited_for_and_lost_ends_a_barrier(lost):
-    held, said = table(workers=2, lost=lost, deadline=5.0), []
-
-    def wait():
-        try:
-            said.append(held.barrier(0, 1))
-        except WorkerLost as error:
-            said.append(error.ranks)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    time.sleep(0.05)
-    held.lose(1, "killed")
-    waiting.join(2)
-    assert said == [(1,) if lost == "fail" else None]
-
-
-# ---------------------------------------------------------------- an update that fails
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
@@ -259,9 +369,6 @@ def test_a_failed_update_reaches_all_workers_until_a_load(kind, monkeypatch):
     for rank in (0, 1):
         assert push(held, rank, 3, ones(rank))
     assert pull(held, 0, 3).value.tolist() == [2.0 if kind == "dist_sync" else 1.5] * 4
-
-
-# ---------------------------------------------------------------- a load is all or nothing
 
 
 def loading(**options):
@@ -320,98 +427,20 @@ def test_late_parts_of_an_abandoned_load_are_refused():
     assert values(held)[0] == 1.0
 
 
-# ---------------------------------------------------------------- asynchronous, and bounded staleness
-
-
-def test_an_asynchronous_push_is_applied_as_it_comes():
-    held = table("dist_async")
-    with pytest.raises(Refused, match="dist_async applies every push as it comes: set_optimizer before"):
-        push(held, 0, 1, ones(0))
-    held.set_optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
-    for rank, want in ((2, 16.0), (0, 17.0), (1, 21.0)):
-        push(held, rank, 1, ones(rank))
-        assert pull(held, rank, 1).value[0] == want
-    assert not push(held, 1, 1, ones(1)) and held.shards[0].version == 3
-
-
-@pytest.mark.parametrize("staleness", [0, 1, 4])
-def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
-    held = table("dist_ssp", workers=2, staleness=staleness)
-    held.set_optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
-    for clock in range(1, staleness + 1):
-        push(held, 0, clock, ones(0))
-        assert pull(held, 0, clock) is not None  # a worker in clock c sees all up to c − s − 1
-    push(held, 0, staleness + 1, ones(0))
-    waiting = []
-    held.pull(0, [(0, staleness + 1)], waiting.append)
-    assert not waiting and pull(held, 1, 0) is not None
-    push(held, 1, 1, ones(1))
-    assert waiting[0][0].value.value[0] == staleness + 1 + 4
-
-
-# ---------------------------------------------------------------- refusals changes nothing
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_value_that_is_not_finite_is_summed_like_any_other(bad):
-    held = table(workers=2)
-    push(held, 0, 1, ones(0))
-    push(held, 1, 1, torch.full((4,), bad))
-    assert not pull(held, 0, 1).value.isfinite().any()
-    for rank in (0, 1):
-        push(held, rank, 2, ones(rank))
-    assert pull(held, 0, 2).value[0] == 5
-
-
-@pytest.mark.parametrize(
-    "call, sentence",
-    [
-        (lambda held: push(held, 0, 1, torch.ones(5)), "key w has 4 elements of torch.float32 here, and 5 of"),
-        (lambda held: push(held, 0, 1, torch.ones(4).double()), "and 4 of torch.float64 are pushed"),
-        (lambda held: push(held, 0, 3, ones(0)), "push 3 of worker 0 to key w comes before push 1"),
-        (lambda held: held.pull(0, [(7, 0)], print), "there is no part 7 here: init the key first"),
-        (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
-        (lambda held: held.shard(0).validate_rows(3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
-        (lambda held: held.shard(0).validate_rows(2, torch.tensor([2])), "key w has rows 0 to 1 here"),
-        (
-            lambda held: Optimizer.read("rmsprop", {}),
-            "there is no optimizer 'rmsprop': the optimizers are sgd, adagrad, adam",
-        ),
-        (lambda held: Optimizer.read("sgd", {}), "sgd needs lr"),
-        (lambda held: Optimizer.read("sgd", {"lr": 0.1, "nesterov": 1}), "sgd has no number 'nesterov'"),
-        (lambda held: Optimizer.read("sgd", {"lr": "0.1"}), "lr = '0.1': sgd takes finite numbers"),
-        (lambda held: Optimizer.read("sgd", {"lr": 2**1000}), ": sgd takes numbers of at most 10²⁰"),
-        (lambda held: Optimizer.read("sgd", {"lr": 10**400}), ": sgd takes finite numbers"),
-        (lambda held: Optimizer.read("sgd", {"lr": 1, "momentum": -0.1}), "momentum = -0.1: sgd takes 0 or more"),
-        (
-            lambda held: Optimizer.read("adam", {"lr": 1, "beta1": 1}),
-            "beta1 = 1: adam takes 0 or more, and less than 1",
-        ),
-        (lambda held: Optimizer.read("adam", {"lr": 1, "beta2": 1.5}), "beta2 = 1.5: adam takes 0 or more"),
-        (lambda held: Optimizer.read("adagrad", {"lr": 1, "eps": -1}), "eps = -1: adagrad takes 0 or more"),
-        (lambda held: Optimizer.read("sgd", [("lr", 1)]), "an optimizer must be given as a name and numbers"),
-        (lambda held: Optimizer.read("sgd", {"lr": 0.1, "rescale_grad": "sum"}), "rescale_grad = 'sum'"),
-    ],
-)
-def test_an_impossible_call_is_refused_and_changes_nothing(call, sentence):
-    held = table()
-    with pytest.raises(Refused) as caught:
-        call(held)
-    assert sentence in str(caught.value)
-    for rank in range(3):
-        push(held, rank, 1, ones(rank))
-    assert pull(held, 0, 1).value[0] == 21
-
-
-@pytest.mark.parametrize("wrong", [{"kind": "dist"}, {"lost": "wait"}])
-def test_unknown_policies_are_refused(wrong):
-    with pytest.raises(Refused, match="it is one of"):
-        SlotStore(**{"kind": "dist_sync", "workers": 2} | wrong)
+def test_a_lost_worker_gets_no_snapshot():
+    held = SlotStore("dist_async", 2, lost="drop")
+    held.init(0, "w", 1, torch.float32, torch.zeros(1))
+    held.keep(0, 1, True)
+    assert held.kept(1, 0)["value"] == 0
+    held.lose(0, "it is stopped")
+    with pytest.raises(Refused, match="what was kept for save 1 is not here any more"):
+        held.kept(1, 0)
 
 
 # ---------------------------------------------------------------- every wait ends
 
 
+@pytest.mark.fault("F4", "worker that does not push")
 def test_a_pull_that_waits_too_long_names_the_missing_workers():
     held, waiting = table(), []
     push(held, 1, 1, ones(1))
@@ -435,12 +464,6 @@ def test_a_second_push_waits_for_its_round_and_says_whose_is_missing():
     later.join()
 
 
-def test_a_barrier_names_who_is_missing():
-    held = table()
-    with pytest.raises(Timeout, match="the barrier: 0.3 s are over, workers 0, 2 missing"):
-        held.barrier(1, 1)
-
-
 def test_a_barrier_is_known_by_its_name_and_number_and_answers_again():
     held, said = table(workers=2, deadline=5.0), []
     other = threading.Thread(target=lambda: said.append(held.barrier(1, 1, "load", "mine")))
@@ -459,7 +482,69 @@ def test_a_barrier_is_known_by_its_name_and_number_and_answers_again():
         held.barrier(0, 1, "load")
 
 
-# ---------------------------------------------------------------- numbers, dtypes, and what rules remember
+def test_a_worker_that_has_left_is_at_no_later_barrier():
+    held, others = table(deadline=5.0), []
+    for rank in (1, 2):
+        others.append(aside(held.barrier, rank, 1)[0])
+    held.barrier(0, 1)
+    [thread.join(10) for thread in others]
+    for rank in (1, 2):
+        held.lose(rank, "it said goodbye", left=True)
+    held.barrier(0, 1)  # to which all have come
+    with pytest.raises(WorkerLost, match="worker [12] has left"):
+        held.barrier(0, 2)
+
+
+# ---------------------------------------------------------------- refusals, numbers and what rules remember
+
+
+IMPOSSIBLE = [
+    (lambda held: push(held, 0, 1, torch.ones(5)), "key w has 4 elements of torch.float32 here, and 5 of"),
+    (lambda held: push(held, 0, 1, torch.ones(4).double()), "and 4 of torch.float64 are pushed"),
+    (lambda held: push(held, 0, 3, ones(0)), "push 3 of worker 0 to key w comes before push 1"),
+    (lambda held: held.pull(0, [(7, 0)], print), "there is no part 7 here: init the key first"),
+    (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
+    (lambda held: held.shard(0).validate_rows(3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
+    (lambda held: held.shard(0).validate_rows(2, torch.tensor([2])), "key w has rows 0 to 1 here"),
+]
+
+
+@pytest.mark.parametrize("call, sentence", IMPOSSIBLE)
+def test_an_impossible_call_is_refused_and_changes_nothing(call, sentence):
+    held = table()
+    with pytest.raises(Refused) as caught:
+        call(held)
+    assert sentence in str(caught.value)
+    for rank in range(3):
+        push(held, rank, 1, ones(rank))
+    assert pull(held, 0, 1).value[0] == 21
+
+
+NUMBERS = [
+    ("rmsprop", {}, "there is no optimizer 'rmsprop': the optimizers are sgd, adagrad, adam"),
+    ("sgd", {}, "sgd needs lr"),
+    ("sgd", {"lr": 0.1, "nesterov": 1}, "sgd has no number 'nesterov'"),
+    ("sgd", {"lr": 2**1000}, ": sgd takes numbers of at most 10²⁰"),
+    ("sgd", {"lr": 1, "momentum": -0.1}, "momentum = -0.1: sgd takes 0 or more"),
+    ("adam", {"lr": 1, "beta1": 1}, "beta1 = 1: adam takes 0 or more, and less than 1"),
+    ("adam", {"lr": 1, "beta1": 1 - Fraction(1, 10**30)}, ": adam takes 0 or more, and less than 1"),
+    (
+        "adam",
+        {"lr": 1, "beta1": np.longdouble(1) - np.finfo(np.longdouble).eps},
+        "adam takes 0 or more, and less than 1",
+    ),
+    ("adam", {"lr": 1, "beta2": 1.5}, "beta2 = 1.5: adam takes 0 or more"),
+    ("adagrad", {"lr": 1, "eps": -1}, "eps = -1: adagrad takes 0 or more"),
+    ("sgd", [("lr", 1)], "an optimizer must be given as a name and numbers"),
+    ("sgd", {"lr": 0.1, "rescale_grad": "sum"}, "rescale_grad = 'sum'"),
+]
+
+
+@pytest.mark.parametrize("rule, numbers, sentence", NUMBERS)
+def test_numbers_that_an_optimizer_does_not_take_are_refused(rule, numbers, sentence):
+    with pytest.raises(Refused) as caught:
+        Optimizer.read(rule, numbers)
+    assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("lr", [np.float32(0.5), Fraction(1, 2), np.float64(0.5), 0.5])
@@ -491,7 +576,7 @@ GREATEST["adam"] = {"beta1": 1 - 2**-53, "beta2": 1 - 2**-53, "eps": 0.0, "weigh
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_works_for_all_accepted_numbers(rule, dtype):
-    """And it remembers what a rule is said to, so that it can be loaded."""
+    """What it then remembers can be loaded."""
     optimizer = Optimizer.read(rule, GREATEST[rule] | {"lr": 1e20, "rescale_grad": 1e20})
     value, memory = torch.ones(3, dtype=dtype), {}
     for _ in range(2):
@@ -502,39 +587,76 @@ def test_a_step_works_for_all_accepted_numbers(rule, dtype):
 
 F3 = torch.ones(3)
 ADAM = {"first": F3, "second": F3, "steps": 1}
+STATES = [("sgd", {"velocity": value}) for value in (F3.to(torch.int8), F3.double(), torch.ones(4), 1.0)]
+STATES += [("adam", ADAM | {"steps": steps}) for steps in (-1, 1.0, True, 1 << 60, F3)]
+STATES += [("sgd", {"value": value}) for value in (1, F3.double(), torch.ones(4))]
+STATES += [("sgd", {"squares": F3}), ("adam", {"steps": 1}), (None, {"velocity": F3})]
 
 
-@pytest.mark.parametrize(
-    "rule, state",
-    [
-        ("sgd", {"velocity": torch.ones(3, dtype=torch.int8)}),
-        ("sgd", {"velocity": F3.double()}),
-        ("sgd", {"velocity": torch.ones(4)}),
-        ("sgd", {"velocity": 1.0}),
-        ("sgd", {"squares": F3}),
-        ("adam", ADAM | {"steps": -1}),
-        ("adam", ADAM | {"steps": 1.0}),
-        ("adam", ADAM | {"steps": True}),
-        ("adam", ADAM | {"steps": 1 << 60}),
-        ("adam", ADAM | {"steps": F3}),
-        ("adam", {"steps": 1}),
-        (None, {"velocity": F3}),
-        ("sgd", {"value": 1}),
-        ("sgd", {"value": F3.double()}),
-        ("sgd", {"value": torch.ones(4)}),
-    ],
-)
+@pytest.mark.parametrize("rule, state", STATES, ids=range(len(STATES)))
 def test_state_of_an_unknown_rule_is_refused(rule, state):
     optimizer = rule and Optimizer.read(rule, {"lr": 1.0})
     with pytest.raises(Refused, match="key w has"):
         validate_state({"value": F3} | state, optimizer, 3, torch.float32, "w")
 
 
-def test_a_lost_worker_gets_no_snapshot():
-    held = SlotStore("dist_async", 2, lost="drop")
-    held.init(0, "w", 1, torch.float32, torch.zeros(1))
-    held.keep(0, 1, True)
-    assert held.kept(1, 0)["value"] == 0
-    held.lose(0, "it is stopped")
-    with pytest.raises(Refused, match="what was kept for save 1 is not here any more"):
-        held.kept(1, 0)
+# ---------------------------------------------------------------- large sums are made while others are served
+
+LARGE, SMALL = DEFERRED // 4, 3  # elements of float32
+
+
+@pytest.fixture
+def sums():
+    """(a store with a large key 0 and a small key 1, an event that a large sum has begun, one that lets it end)"""
+    store, begun, may_end = SlotStore("dist_sync", 2, deadline=10.0), threading.Event(), threading.Event()
+    for name, elements in (("large", LARGE), ("small", SMALL)):
+        for rank in range(2):
+            store.init(rank, name, elements, torch.float32, None if rank else torch.zeros(elements))
+    add = store.slot.core.add
+
+    def slow(total, gradient, last):
+        if gradient.tensor.numel() == LARGE:
+            begun.set()
+            assert may_end.wait(10)
+        return add(total, gradient, last)
+
+    store.slot.core.add = slow
+    yield store, begun, may_end
+    may_end.set()
+
+
+def test_other_keys_are_served_while_a_large_sum_is_made(sums):
+    store, begun, may_end = sums
+    slow, _ = aside(push, store, 0, 1, ones(0, LARGE))
+    assert begun.wait(10)
+    push(store, 0, 1, ones(0, SMALL), 1), push(store, 1, 1, ones(1, SMALL), 1)
+    assert pull(store, 0, 1, 1).value.tolist() == [5.0] * SMALL and pull(store, 0, 1) is None
+    may_end.set()
+    slow.join(10)
+    push(store, 1, 1, ones(1, LARGE))
+    assert pull(store, 0, 1).value.unique().tolist() == [5.0]
+
+
+def test_a_push_that_completes_a_round_returns_after_the_round_has_closed(sums):
+    store, begun, may_end = sums
+    first, _ = aside(push, store, 0, 1, ones(0, LARGE))
+    assert begun.wait(10)
+    last, _ = aside(push, store, 1, 1, ones(1, LARGE))
+    last.join(0.2)
+    assert last.is_alive(), "an optimizer that is set now would step this round"
+    may_end.set()
+    first.join(10), last.join(10)
+    assert not last.is_alive() and store.shards[0].version == 1
+    assert pull(store, 0, 1).value.unique().tolist() == [5.0]
+
+
+@pytest.mark.parametrize("elements", [SMALL, LARGE])
+def test_values_that_are_added_are_not_kept(elements):
+    store, values = table(workers=4, elements=elements), []
+    for rank in range(3):
+        value = ones(rank, elements)
+        values.append(weakref.ref(value))
+        push(store, rank, 1, value)
+    del value
+    gc.collect()
+    assert [value() is None for value in values] == [False, True, True]  # the sum lies where the first one was

@@ -1,0 +1,912 @@
+"""A server is lost, stopped or cut off, and the next one takes over: the same bits, each push counted once."""
+
+import os
+import signal
+import textwrap
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import breaking
+from helpers.ranks import FORKED
+from helpers.scripts import forked
+from helpers.stores import aside, each, full, pulled, soon, until_whole
+
+from d2lps import kvstore
+from d2lps.kvstore import DataLost, KVError, Refused, Timeout, Unknown, WorkerLost, checkpoint, cluster
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.replication import Replica, View
+from d2lps.kvstore.replication.messages import Ack, Apply, Begin, Choose, Do, Load, Meet, Pull, Push
+from d2lps.kvstore.server import lines
+from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.parts import Gradient
+from d2lps.kvstore.server.process import kill
+from d2lps.kvstore.server.register import Register, StoreRegister
+from d2lps.kvstore.server.slot import Slot
+from d2lps.kvstore.server.store import SlotStore
+from d2lps.kvstore.wire.frames import Broken
+
+SIZE, SERVERS, ROUNDS = 4000, 3, 8
+KEYS, SIZES = ["a", "b", "c"], (7, 300, 30_000)  # the last on all servers
+OPTIMIZERS = {"sgd": {"lr": 0.1, "momentum": 0.9}, "adam": {"lr": 0.01}, "none": {}}
+STILL = pytest.mark.fault("F4", "primary that stands still, and goes on")
+PARTED = pytest.mark.fault("F5", "primary cut off from all but a worker")
+RESETTLED = pytest.mark.fault("F2", "server killed between a push and a save")
+nothing_left = breaking.nothing_left
+
+
+def gradients(rank: int, round_: int) -> list[torch.Tensor]:
+    drawn = torch.Generator().manual_seed(100 * rank + round_)
+    return [torch.randn(size, generator=drawn) for size in SIZES]
+
+
+def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **options) -> list[torch.Tensor]:
+    """Return the values of all workers in the end; ``troubles``: (before which round, fault, server, seconds later)."""
+    turn = threading.Barrier(workers + 1)
+
+    def work(store):
+        store.init(KEYS, [torch.ones(size) for size in SIZES])
+        if rule != "none":
+            store.set_optimizer(rule, **OPTIMIZERS[rule])
+        pulled = [torch.empty(size) for size in SIZES]
+        for round_ in range(ROUNDS):
+            turn.wait(20)
+            pushed = gradients(store.rank, round_)
+            if round_ % 2:
+                store.pushpull(KEYS, pushed, out=pulled)
+            else:
+                store.push(KEYS, pushed)
+                [one.fill_(float("nan")) for one in pushed]  # it is the caller's again
+                store.pull(KEYS, out=pulled)
+        store.barrier()
+        store.pull(KEYS, out=pulled)
+        return pulled
+
+    with cluster(
+        kind, workers, SERVERS, deadline=10, placement={"large": 20_000}, replicas=replicas, **options
+    ) as all_:
+
+        def trouble():
+            for round_ in range(ROUNDS):
+                turn.wait(20)
+                for when, what, server, later in troubles:
+                    if when == round_:
+                        time.sleep(later)
+                        getattr(all_, what)(server)
+
+        threading.Thread(target=trouble, daemon=True).start()
+        ends = each(all_, work)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+        assert all(map(torch.equal, end, ends[0]))
+    return ends[0]
+
+
+# ---------------------------------------------------------------- a server is killed
+
+
+@cache
+def undisturbed(rule="sgd"):
+    """Return what ``trained`` returns without replicas and without trouble."""
+    return trained(rule=rule, replicas=0)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F14", "a newcomer takes the place of a server that was killed")
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_a_server_is_killed_and_the_bits_are_the_same(rule):
+    troubles = [(2, "kill", 1, 0.0), (4, "restart", 1, 0.0), (6, "kill", 2, 0.4)]
+    assert all(map(torch.equal, trained(rule=rule, troubles=troubles), undisturbed(rule)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("later", [0.0, 0.001, 0.002, 0.004, 0.008])
+@pytest.mark.parametrize("server", range(SERVERS))
+def test_the_bits_are_the_same_whenever_a_server_is_killed(server, later):
+    assert all(map(torch.equal, trained(troubles=[(3, "kill", server, later)]), undisturbed()))
+
+
+def test_the_bits_are_the_same_over_tcp_with_a_secret():
+    assert all(map(torch.equal, trained(troubles=[(3, "kill", 0, 0.0)], transport="tcp"), undisturbed()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
+def test_no_push_is_lost_or_counted_twice(kind):
+    """Worker i pushes 1000^i: the digits of the sum say how often each was counted."""
+    pushes, workers = 3 * 60, 3
+
+    def work(store, killing):
+        store.init("w", torch.zeros(2, dtype=torch.float64))
+        store.set_optimizer("sgd", lr=-1.0)
+        for number in range(pushes):
+            if store.rank == 0 and number == 120:
+                until_whole(servers)
+            store.push("w", torch.full((2,), 1000.0**store.rank, dtype=torch.float64))
+            if store.rank == 0 and number in killing:
+                getattr(servers, killing[number])(number % 2)
+            if number % 10 == 0:
+                store.pull("w", out=(out := torch.empty(2, dtype=torch.float64)))
+        store.barrier()
+        store.pull("w", out=(out := torch.empty(2, dtype=torch.float64)))
+        return out
+
+    with cluster(kind, workers, 2, deadline=10, replicas=1, staleness=3) as servers:
+        for end in each(servers, work, {40: "kill", 60: "restart", 121: "kill"}):
+            assert end.tolist() == [float(sum(pushes * 1000**rank for rank in range(workers)))] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F3", "both servers of a pair killed")
+def test_both_members_are_lost_and_the_keys_are_named():
+    def work(store):
+        store.init(KEYS, [torch.ones(size) for size in SIZES])
+        store.barrier()
+        servers.kill(0), servers.kill(1)
+        begun = time.monotonic()
+        with pytest.raises(DataLost) as lost:
+            for _ in range(3):
+                store.pushpull(KEYS, [torch.ones(size) for size in SIZES])
+        assert time.monotonic() - begun < 5
+        return lost.value
+
+    with cluster(workers=2, servers=3, deadline=2, replicas=1, placement={"large": 20_000}) as servers:
+        held = [servers.placement.parts(key, size, 1) for key, size in zip(KEYS, SIZES, strict=True)]
+        there = tuple(key for key, parts in zip(KEYS, held, strict=True) if 0 in [part.server for part in parts])
+        for error in each(servers, work):
+            assert isinstance(error, DataLost) and (error.servers, error.keys) == ((0,), there), error
+            assert all(repr(key) in str(error) for key in there)
+
+
+def test_values_and_optimizer_that_are_loaded_survive_a_server(tmp_path):
+    def work(store):
+        store.init(KEYS, [torch.ones(size) for size in SIZES])
+        store.set_optimizer("adam", lr=0.01)
+        out = [torch.empty(size) for size in SIZES]
+        store.pushpull(KEYS, gradients(store.rank, 0), out=out)
+        store.save(tmp_path / "saved")
+        store.pushpull(KEYS, gradients(store.rank, 1), out=out)
+        right = [value.clone() for value in out]
+        store.pushpull(KEYS, gradients(store.rank, 2), out=out)
+        store.load(tmp_path / "saved")
+        if store.rank == 0:
+            servers.kill(1)
+        store.pushpull(KEYS, gradients(store.rank, 1), out=out)
+        return all(map(torch.equal, out, right))
+
+    with cluster(workers=2, servers=3, deadline=10, replicas=1, placement={"large": 20_000}) as servers:
+        assert each(servers, work) == [True] * 2
+
+
+def test_kill_server_ends_a_server():
+    with cluster(workers=1, servers=2, replicas=1) as (store,):
+        store.init("w", torch.zeros(1))
+        store.kill_server(0)
+        store.pushpull("w", torch.ones(1), out=(out := torch.empty(1)))
+        assert out.item() == 1.0
+        with pytest.raises(Refused, match="the servers are 0 to 1"):
+            store.kill_server(7)
+    with pytest.raises(Refused, match="worker 1"):  # each worker those that it has started
+        kill([], [0, 1], 0, 1)
+
+
+def test_pushes_of_a_worker_that_leaves_stay():
+    """The others' round closes with it, also at another server."""
+
+    def work(store):
+        store.init("w", torch.zeros(1))
+        store.barrier()
+        store.push("w", torch.tensor([4.0**store.rank]))
+        if store.rank == 1:
+            store.close()
+            return 5.0
+        time.sleep(0.3)
+        servers.kill(0)
+        store.pull("w", out=(out := torch.empty(1)))
+        return out.item()
+
+    with cluster(workers=2, servers=2, deadline=5, replicas=1) as servers:
+        assert each(servers, work) == [5.0, 5.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["fail", "drop"])
+def test_a_worker_that_does_not_come_to_the_new_primary_is_lost(lost):
+    def work(store):
+        store.init("w", torch.zeros(1))
+        store.pushpull("w", torch.ones(1), out=torch.empty(1))
+        store.barrier()
+        if store.rank == 1:
+            servers.kill_worker(1)  # it is gone, with its server
+            return 1.0
+        servers.kill(0)
+        out = torch.empty(1)
+        store.pushpull("w", torch.ones(1), out=out)
+        return out.item()
+
+    with cluster(workers=2, servers=2, deadline=2, replicas=1, lost=lost) as servers:
+        first, _ = each(servers, work)
+        assert first == 1.0 if lost == "drop" else isinstance(first, WorkerLost) and first.ranks == (1,)
+
+
+def test_unsent_values_are_not_changed_by_later_calls():
+    """An optimizer changes its memory in place: not that of a command in the log, nor that of a snapshot."""
+    store = SlotStore("dist_sync", 1)
+    replica = store._rules("a", View(1, ("a", "b")))
+    store.slot = SimpleNamespace(core=replica)
+    optimizer, one = Optimizer.read("sgd", {"lr": 0.1, "momentum": 0.9}), torch.ones(3)
+    commands = [Begin("w", (3, one.dtype), Held(one, {})), Choose(1, optimizer)]
+    commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
+    for number, command in enumerate(commands):
+        replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
+    parts, _ = replica._snapshot()
+    replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True)), 0.0)
+    assert replica.parts[0].value.memory["sgd"]["velocity"].tolist() == pytest.approx([1.9] * 3)
+    begun, *_, loaded, _ = replica.log.values()
+    assert begun.value.memory == {}
+    for held in (loaded.values[0][1], parts[0].value):
+        assert held.memory["sgd"]["velocity"].tolist() == [1.0] * 3
+
+
+@pytest.mark.slow
+def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
+    """No message is longer than a frame may be."""
+    keys = [f"layer.{number}.{'weight' * 20}" for number in range(1500)]
+    with cluster(workers=1, servers=2, deadline=20, replicas=1) as servers:
+        store = servers[0]
+        store.init(keys, [torch.full((3,), float(number)) for number in range(len(keys))])
+        for number in (0, 1):
+            before = [view.number for view in servers.views]
+            servers.kill(number)
+            while any(view.number == old for view, old in zip(servers.views, before, strict=True)):
+                time.sleep(0.005)  # until the other one goes on alone
+            servers.restart(number)
+            until_whole(servers)
+        outs = [torch.empty(3) for _ in keys]
+        store.pull(keys, out=outs)
+        assert [out[0].item() for out in outs] == [*map(float, range(len(keys)))]
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [({"servers": 1}, "servers=2"), ({"replicas": 2}, "replicas=2"), ({"replicas": True}, "replicas=True")],
+)
+def test_what_does_not_go_with_replicas_is_refused(options, why):
+    with pytest.raises(Refused, match=why):
+        cluster(**({"workers": 1, "servers": 2, "replicas": 1} | options))
+
+
+# ---------------------------------------------------------------- between any two messages, or between two servers
+
+
+def work(store, rounds=3):
+    """Return the values after some rounds from the first one on; asynchronously, all that was counted."""
+    synchronous = store.type == "dist_sync"
+    store.init("w", torch.zeros(SIZE, dtype=torch.float64))
+    store.set_optimizer("sgd", **({"lr": 0.1, "momentum": 0.9} if synchronous else {"lr": -1.0}))
+    out = torch.empty(SIZE, dtype=torch.float64)
+    for round_ in range(rounds):
+        drawn = torch.Generator().manual_seed(10 * round_ + store.rank)
+        pushed = torch.randn(SIZE, generator=drawn, dtype=torch.float64)
+        store.push("w", pushed if synchronous else torch.full((SIZE,), 1000.0**store.rank, dtype=torch.float64))
+        if round_ != 1:
+            store.pull("w", out=out)
+    store.barrier()
+    store.pull("w", out=out)
+    return out
+
+
+def made(kind="dist_sync", replicas=1, **options):
+    return cluster(kind, 2, 2, replicas=replicas, deadline=10, placement={"large": 1000}, **options)
+
+
+@cache
+def wanted(kind: str) -> torch.Tensor:
+    with made(kind, 0) as servers:
+        return each(servers, work)[0]
+
+
+class Killed:
+    """Server 0 is killed at its ``at``-th message: before it does anything about it, or after, and nobody hears."""
+
+    def __init__(self, monkeypatch, at: int, when: str):
+        self.count, self.servers, lock = 0, None, threading.Lock()
+        receive = Replica.receive
+
+        def counting(replica, src, message, now):
+            number = 0
+            if replica.name[0] == 0 and isinstance(message, (Push, Pull, Do, Meet, Apply, Ack)) and self.servers:
+                with lock:
+                    self.count += 1
+                    number = self.count
+            if number == at and not self._whole():
+                number = 0  # on a machine that stood still for a second, the other one was put out just before
+            if number == at and when == "before":
+                self.servers.kill(0)
+                raise Broken("killed")
+            receive(replica, src, message, now)
+            if number == at:
+                self.servers.kill(0)
+                raise Broken("killed")
+
+        monkeypatch.setattr(Replica, "receive", counting)
+
+    def _whole(self) -> bool:
+        return all(len(view.members) == 2 for view in self.servers.views)
+
+
+@pytest.mark.slow(10)
+@pytest.mark.fault("F2", "server killed between any two messages")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_a_server_is_killed_at_every_message(kind, when, monkeypatch):
+    right, at, step = wanted(kind), 1, 3
+    while True:
+        with monkeypatch.context() as patched, made(kind) as servers:
+            killed = Killed(patched, at, when)
+            killed.servers = servers
+            for end in each(servers, work):
+                assert isinstance(end, torch.Tensor) and torch.equal(end, right), (at, end)
+            if killed.count < at:
+                break  # it lived to the end
+        at += step
+    assert at > 20, "there were many moments to be killed at"
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F5", "servers cut off from one another, and healed")
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
+    """Both live, and workers reach both: each thinks that the other is dead, and the register takes one's word."""
+    right, healed, send = wanted(kind), threading.Event(), lines.Line._send
+    with made(kind) as servers:
+        until_whole(servers)
+        monkeypatch.setattr(lines.Line, "_send", lambda line, said: healed.is_set() and send(line, said))
+        threading.Timer(1.6, healed.set).start()
+        for end in each(servers, work):
+            assert torch.equal(end, right)
+        until_whole(servers)  # who was put out has come back as a backup
+        assert all(view.number > 2 for view in servers.views)
+        for slot in range(2):
+            leading = [host for host in servers.servers if host.replicas[slot].store.slot.leads]
+            assert [host.number for host in leading] == [servers.views[slot].members[0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.3, 1.5])
+def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, monkeypatch):
+    """What came before the register answered was let go, and counted as sent: the first call waited in vain."""
+    look, until = Slot.look, time.monotonic() + seconds
+    monkeypatch.setattr(
+        Slot, "look", lambda slot: slot.name[0] == 1 and slot.number == 0 and time.monotonic() < until or look(slot)
+    )
+    with cluster(workers=1, servers=2, replicas=1, deadline=5) as (store,):
+        for key in range(8):  # some of which lie on each
+            store.init(key, torch.ones(3))
+        store.pushpull(0, torch.ones(3), out=(out := torch.empty(3)))
+        assert out.tolist() == [1.0] * 3
+
+
+@pytest.mark.slow
+def test_a_command_dropped_by_a_backup_is_sent_again(monkeypatch):
+    """Whatever else goes on between the two meanwhile."""
+    hear, dropped = Slot.hear, []
+
+    def forgetful(slot, other, messages):
+        messages = [*messages]
+        if len(dropped) < 3:
+            dropped.extend(each for each in messages if isinstance(each, Apply))
+            messages = [each for each in messages if not isinstance(each, Apply)]
+        hear(slot, other, messages)
+
+    monkeypatch.setattr(Slot, "hear", forgetful)
+    with cluster(workers=1, servers=2, replicas=1, deadline=10) as (store,):
+        for key in range(8):
+            store.init(key, torch.ones(3))
+    assert len(dropped) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F4", "backup that lags")
+def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
+    right, hear = wanted("dist_sync"), Slot.hear
+
+    def lagging(slot, other, messages):
+        if slot.name[0] == 1 and any(isinstance(message, Apply) for message in messages):
+            time.sleep(0.1)
+        hear(slot, other, messages)
+
+    monkeypatch.setattr(Slot, "hear", lagging)
+    with made() as servers:
+        for end in each(servers, work):
+            assert torch.equal(end, right)
+        assert {view.number for view in servers.views} == {1}, "it was never taken for dead"
+
+
+def test_members_have_the_same_bits_in_the_end():
+    with made() as servers:
+        each(servers, work)
+        time.sleep(0.3)
+        for slot in range(2):
+            one, other = (host.replicas[slot].store.slot.core for host in servers.servers)
+            assert one.seq == other.seq == max(one.commit, other.commit) > 3
+            for mine, theirs in zip(one.parts, other.parts, strict=True):
+                assert mine[:2] == theirs[:2] and torch.equal(mine.value.value, theirs.value.value)
+                assert mine.value.memory.keys() == theirs.value.memory.keys() == {"sgd"}
+                velocity = [held.memory["sgd"]["velocity"] for held in (mine.value, theirs.value)]
+                assert torch.equal(*velocity)
+
+
+# ---------------------------------------------------------------- any moment: what the servers of a slot do
+
+
+@contextmanager
+def begun(kind="dist_async", deadline=10.0, replicas=1, **options):
+    """Give a cluster with a backup of each slot, in which both workers have pushed 1 to "w"."""
+    options = {"deadline": deadline, "placement": {"large": 1000}, "replicas": replicas} | options
+    with cluster(kind, 2, 2, **options) as servers:
+        each(servers, beginning)
+        until_whole(servers)
+        yield servers
+
+
+def beginning(store):
+    store.init("w", torch.zeros(SIZE))
+    if store.type != "dist_sync":
+        store.set_optimizer("sgd", lr=-1.0)
+    store.pushpull("w", full(1, SIZE), out=torch.empty(SIZE))
+    store.barrier()
+
+
+def primary(servers, slot: int):
+    """Return the server that leads a slot, as far as it has to do with this slot."""
+    return servers.servers[servers.views[slot].members[0]].replicas[slot]
+
+
+@contextmanager
+def mute(replica):
+    """No other server hears this one."""
+    with ExitStack() as held:
+        for line in replica.store.slot._lines.values():
+            held.enter_context(line._sending)
+        yield
+
+
+@contextmanager
+def still(servers, slot: int, begin=bool):
+    """The primary of a slot does and says nothing; ``begin()`` is called, and another server has taken over.
+
+    When the primary goes on, it receives what workers ask before it receives what servers say.
+    """
+    replica, before = primary(servers, slot), servers.views[slot].number
+    with ExitStack() as held:
+        with ExitStack() as first:
+            for session in replica._sessions.values():
+                first.enter_context(session._sending)
+            first.enter_context(replica.store.slot.lock)
+            held.enter_context(mute(replica))
+            begin()
+            soon(lambda: servers.views[slot].number > before)
+            yield
+        time.sleep(0.3)
+
+
+class Away:
+    """A register that cannot be reached."""
+
+    def ask(self, slot, tell):
+        pass
+
+    def propose(self, slot, view, tell):
+        pass
+
+
+@contextmanager
+def unheard(servers, slot: int):
+    """No server hears the primary of a slot, which hears nothing of new views; gives the register."""
+    at = primary(servers, slot).store.slot
+    register, at._register = at._register, Away()
+    with mute(primary(servers, slot)):
+        yield register
+    at._register = register
+
+
+def taken_over(servers, slot: int, worker: int, register) -> None:
+    """Wait until another server leads a slot, and tell a worker so."""
+    soon(lambda: servers.views[slot].number > 1)
+    servers[worker].clients[slot]._take_view(register.view(slot))
+
+
+@pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
+def test_a_pull_that_waits_for_the_backup_does_not_wait_for_a_worker_that_leaves(kind):
+    with begun(kind) as servers:
+        store = primary(servers, 1).store
+        with mute(primary(servers, 1)):
+            pulling, found = aside(pulled, servers[0], "w", SIZE)
+            soon(lambda: store._pulls)
+            for slot in range(2):
+                primary(servers, slot).store.lose(1, "it said goodbye", left=True)
+        pulling.join(10)
+        servers[0].push("w", full(1, SIZE))
+        assert (found, pulled(servers[0], "w", SIZE)) == ([[2.0]], [3.0])
+
+
+# ---------------------------------------------------------------- a primary that stands still
+
+
+@STILL
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, options", [("dist_async", {}), ("dist_ssp", {"staleness": 1})])
+def test_no_pull_after_a_barrier_is_older_than_it(kind, options):
+    with begun(kind, **options) as servers:
+        with still(servers, 1):
+            servers[0].push("w", full(100, SIZE))
+            each(servers, lambda store: store.barrier())
+            thread, found = aside(pulled, servers[1], "w", SIZE)
+            time.sleep(0.05)  # it has asked the server that stands still
+        thread.join(20)
+        assert found == [[102.0]]
+
+
+@STILL
+@pytest.mark.slow
+def test_no_pull_after_a_load_is_older_than_it(tmp_path):
+    with begun("dist_sync") as servers:
+        each(servers, lambda store: store.save(tmp_path / "saved"))
+        each(servers, lambda store: store.pushpull("w", full(50, SIZE)))
+        with still(servers, 1):
+            each(servers, lambda store: store.load(tmp_path / "saved"))
+            thread, found = aside(pulled, servers[1], "w", SIZE)
+            time.sleep(0.05)
+        thread.join(20)
+        assert found == [[2.0]]
+
+
+@STILL
+@pytest.mark.slow
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_worker_that_computes_or_leaves_meanwhile_is_not_lost(leaves):
+    """It asks for nothing for longer than the deadline; asynchronously, others go on without a worker that leaves."""
+    with begun(deadline=2.0) as servers:
+        closing = []
+        with still(servers, 1, lambda: leaves and closing.append(aside(servers[0].close)[0])):
+            for thread in closing:
+                thread.join(10)
+                assert not thread.is_alive()
+            time.sleep(2.5)
+            staying = [servers[1]] if leaves else [*servers]
+            for store in staying:
+                store.push("w", full(1, SIZE))
+            assert [pulled(store, "w", SIZE) for store in staying] == [[2.0 + len(staying)]] * len(staying)
+
+
+@STILL
+@pytest.mark.slow
+def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
+    """Calls raise meanwhile and say what is not known; the same call repeated counts once."""
+
+    def push(store):
+        errors = []
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            try:
+                store.push("w", full(1, SIZE))
+                return errors
+            except (Timeout, Unknown) as error:
+                errors.append(error)
+
+    with begun(deadline=0.4) as servers:
+        ran = []
+        with still(servers, 1, lambda: ran.append(aside(push, servers[0]))):
+            ((thread, found),) = ran
+            thread.join(25)
+        assert found and found[0], "no call raised, or none ended"
+        assert pulled(servers[0], "w", SIZE) == [3.0]
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F2", "server killed while a push that counts is interrupted")
+def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
+    with begun("dist_sync", deadline=4.0) as servers:
+        store, client = servers[0], servers[0].clients[0]
+        thread, _ = aside(pytest.raises, KVError, store.pushpull, "w", full(10, SIZE))
+        soon(lambda: any(request.counted for request in [*client._pending.values()]))
+        (request,) = client._pending.values()
+        client._leaving, before = request, client._view
+        forgetting, _ = aside(client.forget, request)
+        time.sleep(0.05)
+        servers.kill(servers.views[0].members[0])
+        soon(lambda: client._view != before and client._channel.roomy)
+        time.sleep(0.2)
+        client._leaving = None
+        forgetting.join(10), thread.join(10)
+        servers[1].push("w", full(20, SIZE))
+        assert pulled(store, "w", SIZE) == [30.0]
+
+
+# ---------------------------------------------------------------- a primary that no other server hears
+
+
+@PARTED
+@pytest.mark.slow
+def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
+    """What the backup says still comes, and its sign of life does not say whether it has taken over."""
+    with begun() as servers, unheard(servers, 1) as register:
+        taken_over(servers, 1, 0, register)
+        servers[0].push("w", full(100, SIZE))
+        each(servers, lambda store: store.barrier())
+        assert pulled(servers[1], "w", SIZE) == [102.0]
+
+
+@PARTED
+@pytest.mark.slow
+def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
+    """Also if the pull of a pushpull is late: another primary would not know of the push."""
+
+    def again(call, *arguments) -> None:
+        def is_done():
+            with suppress(Timeout, Unknown):
+                call(*arguments)
+                return True
+
+        soon(is_done)
+
+    with begun(deadline=0.5) as servers:
+        with unheard(servers, 1), pytest.raises((Timeout, Unknown)) as error:
+            servers[0].pushpull("w", full(100, SIZE), out=torch.empty(SIZE))
+        assert error.value.counted == () and error.value.unknown == ("w",)
+        until_whole(servers)
+        again(servers[0].pushpull, "w", full(100, SIZE), torch.empty(SIZE))
+        again(servers[1].pull, "w", out := torch.empty(SIZE))
+        assert out.unique().tolist() == [102.0]
+
+
+@PARTED
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dist_async", "dist_sync"])
+def test_a_key_that_another_primary_has_may_be_pushed(kind):
+    """Worker 1 begins it at the first primary, worker 0 gives its value to the next one."""
+    with begun(kind) as servers:
+        core = primary(servers, 1).store.slot.core
+        before = len(core.names)
+        beginning, _ = aside(servers[1].init, "v", full(0, SIZE))
+        soon(lambda: len(core.names) > before and core.commit == core.seq)
+        with unheard(servers, 1) as register:
+            taken_over(servers, 1, 0, register)
+            servers[0].init("v", full(0, SIZE))
+            beginning.join(10)
+            assert each(servers, lambda store: store.push("v", full(1, SIZE))) == [None, None]
+        assert pulled(servers[1], "v", SIZE) == [2.0]
+
+
+def test_a_primary_refuses_soon():
+    with cluster("dist_async", 1, 2, replicas=1) as servers:
+        servers[0].init("w", torch.zeros(3))
+        began = time.monotonic()
+        with pytest.raises(Refused, match="set_optimizer before the first push"):
+            servers[0].push("w", torch.ones(3))
+        assert time.monotonic() - began < 5.0
+
+
+# ---------------------------------------------------------------- a save or load just after a takeover
+
+
+@RESETTLED
+@pytest.mark.slow
+@pytest.mark.parametrize("what, value", [("save", 20.0), ("load", 2.0)])
+def test_a_save_or_load_waits_for_a_worker_that_comes_late_to_the_new_primary(what, value, monkeypatch, tmp_path):
+    """The open round begins anew there: no worker is in the midst of it."""
+    with begun("dist_sync") as servers:
+        each(servers, lambda store: store.save(tmp_path / "file"))
+        late, connect = servers[1].clients[1], servers[1].clients[1]._connect
+        monkeypatch.setattr(late, "_connect", lambda until: (time.sleep(1.0), connect(until))[1])
+        with mute(servers.servers[1].replicas[1]):  # its backup does not hear of the round
+            each(servers, lambda store: store.push("w", full(10, SIZE)))
+            servers.kill(1)
+        assert each(servers, lambda store: getattr(store, what)(tmp_path / "file")) == [None, None]
+        monkeypatch.undo()
+        assert pulled(servers[0], "w", SIZE) == [value]
+
+
+@RESETTLED
+@pytest.mark.slow
+def test_a_save_in_the_midst_of_a_round_is_refused_after_a_takeover(tmp_path):
+    with begun("dist_sync", deadline=2.0) as servers:
+        servers.kill(0)
+        servers[0].push("w", full(1, SIZE))
+        found = each(servers, lambda store: store.save(tmp_path / "file"))
+        assert all(isinstance(error, Refused) and "in the midst of a round" in str(error) for error in found)
+
+
+# ---------------------------------------------------------------- who leads a slot: the register
+
+
+A, B = (0, "a", "/a"), (1, "b", ("127.0.0.1", 7))
+
+
+def hold(line) -> None:
+    """Be the process that holds the store."""
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    line.send(store.port)
+    line.recv()
+
+
+@pytest.fixture
+def held():
+    """A store in a process of its own, which can be stopped: that process, and how to connect."""
+    mine, theirs = FORKED.Pipe()
+    process = FORKED.Process(target=hold, args=(theirs,), daemon=True)
+    process.start()
+    port = mine.recv()
+    yield process, partial(dist.TCPStore, "127.0.0.1", port, None, False, wait_for_workers=False)
+    process.kill()
+    process.join(10)
+
+
+def answered(ask) -> View:
+    """Return its messages within a while."""
+    heard, came = [], threading.Event()
+    ask(lambda view: (heard.append(view), came.set()))
+    assert came.wait(10)
+    return heard[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["process", "store"])
+def test_one_of_two_proposals_is_taken(kind, held):
+    ends = [StoreRegister(held[1], "run") for _ in range(2)] if kind == "store" else [Register()] * 2
+    one, other = ends
+    one.begin(0, (A, B))
+    assert other.view(0) == View(1, (A, B)), "addresses are what they were"
+    first = answered(partial(one.propose, 0, View(2, (A,))))
+    second = answered(partial(other.propose, 0, View(2, (B,))))
+    assert first == second == View(2, (A,))
+    assert answered(partial(other.propose, 0, View(4, (B,)))) == View(2, (A,)), "none is left out"
+    assert answered(partial(other.ask, 0)) == View(2, (A,)) and other.view(1) is None
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.slow(3)
+@pytest.mark.fault("F5", "process of the rendezvous stopped")
+def test_no_worker_waits_for_a_stopped_process(held):
+    process, connect = held
+    register = StoreRegister(connect, "run")
+    register.begin(0, (A, B))
+    assert register.view(0) == View(1, (A, B))
+    os.kill(process.pid, signal.SIGSTOP)
+    soon(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    try:
+        begun, heard = time.monotonic(), []
+        register.propose(0, View(2, (B,)), heard.append)
+        assert register.view(0) == View(1, (A, B)) and time.monotonic() - begun < 5 and not heard
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert answered(partial(register.propose, 0, View(2, (B,)))) == View(2, (B,))
+    register.close()
+
+
+# ---------------------------------------------------------------- servers in processes of their own
+
+
+NOTHING_LEFT = pytest.mark.usefixtures("nothing_left")
+
+
+SCRIPT = """
+import os, signal, time
+import torch
+from d2lps import kvstore
+
+SIZE, ROUNDS = 30_000, 30
+
+def whole():
+    until = time.monotonic() + 60
+    while any(len(view.members) < 2 for view in store.views):
+        assert time.monotonic() < until, store.views
+        time.sleep(0.05)
+
+def pid(number):
+    (keeper,) = [each for each in store.started if getattr(each, "number", None) == number]
+    return keeper.process.process.pid
+
+options = {{"servers": 2, "deadline": 8.0, "joining": 60.0, "placement": {{"large": 20_000}}}} | {options}
+with kvstore.create("dist_sync", **options) as store:
+    store.init("w", torch.ones(SIZE, dtype=torch.float64))
+    store.set_optimizer("adam", lr=0.01)
+    out = torch.empty(SIZE, dtype=torch.float64)
+    try:
+        for round_ in range(ROUNDS):
+            drawn = torch.Generator().manual_seed(2 * round_ + store.rank)
+            pushed = torch.randn(SIZE, generator=drawn, dtype=torch.float64)
+            store.push("w", pushed)
+            {trouble}
+            store.pull("w", out=out)
+        store.barrier()
+        store.pull("w", out=out)
+        print(out.sum().item(), out[0].item(), out[-1].item())
+    except kvstore.KVError as error:
+        print(type(error).__name__, getattr(error, "servers", ()), getattr(error, "keys", ()))
+"""
+
+
+def ran(folder, trouble, options=None, **environment):
+    """Return the lines that each of two workers prints."""
+    script = folder / "work.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(trouble=trouble, options={"replicas": 1} | (options or {})))
+    return forked(script, 2, **environment)
+
+
+KILLED_TWICE = """
+            if round_ == 5:
+                said = store.save({path!r}, background=True)
+                if store.rank == 0:
+                    store.kill_server(0)
+            if round_ == 15:
+                said.wait()
+            if round_ == 20:
+                whole()
+                if store.rank == 1:
+                    store.kill_server(1)
+"""
+
+
+STOPPED = """
+            if round_ == 5 and store.rank == 0:
+                os.kill(stopped := pid(0), signal.SIGSTOP)
+            if round_ == 15 and store.rank == 0:
+                os.kill(stopped, signal.SIGCONT)
+"""
+
+
+BOTH = """
+            if round_ == 5:
+                store.barrier()
+                store.kill_server(store.rank)
+"""
+
+
+@pytest.fixture(scope="module")
+def of_one_process():
+    """Return what the workers print of the same training in one process, without servers and without trouble."""
+    with kvstore.create("local") as store:
+        store.init("w", torch.ones(30_000, dtype=torch.float64))
+        store.set_optimizer("adam", lr=0.01)
+        for round_ in range(30):
+            draws = [torch.Generator().manual_seed(2 * round_ + rank) for rank in range(2)]
+            store.push("w", [torch.randn(30_000, generator=drawn, dtype=torch.float64) for drawn in draws])
+        store.pull("w", out=(out := torch.empty(30_000, dtype=torch.float64)))
+    return [f"{out.sum().item()} {out[0].item()} {out[-1].item()}"]
+
+
+@NOTHING_LEFT
+@pytest.mark.slow(12)
+@pytest.mark.fault("F2", "server process killed while its store is saved in the background, then the other one")
+@pytest.mark.fault("F2", "server process killed, over TCP")
+def test_saves_stay_complete_while_servers_are_killed_in_turn(tmp_path, of_one_process):
+    path, secret = tmp_path / "saved", "0123456789abcdef" * 4
+    trouble = KILLED_TWICE.strip().format(path=str(path))
+    assert ran(tmp_path, trouble, {"transport": "tcp"}, D2LPS_SECRET=secret) == [of_one_process] * 2
+    (_, state) = checkpoint.read(path).keys["w"]
+    assert state["steps"] == 6 and state["value"].numel() == 30_000
+
+
+@NOTHING_LEFT
+@pytest.mark.slow(8)
+@pytest.mark.fault("F4", "server process stopped, and revived when another has taken over")
+def test_a_server_that_is_stopped_is_put_out_and_counts_no_more(tmp_path, of_one_process):
+    assert ran(tmp_path, STOPPED.strip()) == [of_one_process] * 2
+
+
+@NOTHING_LEFT
+@pytest.mark.slow(8)
+@pytest.mark.fault("F3", "both servers of a pair killed at once")
+def test_processes_of_a_pair_are_killed_and_the_keys_are_named(tmp_path):
+    for (found,) in ran(tmp_path, BOTH.strip(), {"deadline": 3.0}):
+        assert found in ("DataLost (0,) ('w',)", "DataLost (1,) ('w',)"), "both slots are lost: it names one"
