@@ -20,7 +20,7 @@ NAMED = ("table", "names")  # the sections of messages of which cells name the l
 
 def digests(book: Book, chapter: Chapter) -> dict[str, str]:
     """Return section → digest of its content as readers see it."""
-    messages = book.messages()
+    messages = book.messages
     by_section = {}
     for id in chapter.sections:
         sections = chapter.section(id)

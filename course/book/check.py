@@ -50,7 +50,7 @@ def check_chapter(book: Book, slug: str) -> list[Finding]:
 
 def check_messages(book: Book) -> list[Finding]:
     """Check the messages of d2lps: every language has every key, and they pass the checks of prose."""
-    messages = book.messages()
+    messages = book.messages
     findings = []
     for key in dict.fromkeys(key for sentences in messages.values() for key in sentences):
         if lacking := tuple(language_name for language_name in LANGUAGES if key not in messages[language_name]):

@@ -46,7 +46,9 @@ class Term:
 
     def used(self, text: str, language: str) -> list[str]:
         """Return its translations that the text uses."""
-        return [word for word in self.words[language] if _pattern(word, language).search(text)]
+        small = text.lower()
+        words = [word for word in self.words[language] if word.split()[0].lower() in small]
+        return [word for word in words if _pattern(word, language).search(text)]
 
 
 class Glossary:
@@ -91,16 +93,17 @@ class Glossary:
     @cached_property
     def _english(self) -> tuple[re.Pattern, dict[str, Term]]:
         pairs = sorted(((word, term) for term in self.terms for word in term.en), key=lambda pair: -len(pair[0]))
-        choices = "|".join(f"(?P<t{number}>{inflected(word)})" for number, (word, _) in enumerate(pairs))
+        # A choice that begins with a letter is quickly passed over; so its group is empty, and behind it.
+        choices = "|".join(f"{inflected(word.lower())}(?P<t{number}>)" for number, (word, _) in enumerate(pairs))
         owners = {f"t{number}": term for number, (_, term) in enumerate(pairs)}
-        return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])", re.I), owners
+        return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])"), owners
 
     def present(self, english: str) -> list[Term]:
         """Return the terms that an English text uses; a longer term hides the shorter ones inside it."""
         if not self.terms:
             return []
         pattern, owners = self._english
-        used = {id(owners[match.lastgroup]) for match in pattern.finditer(english)}
+        used = {id(owners[match.lastgroup]) for match in pattern.finditer(english.lower())}
         return [term for term in self.terms if id(term) in used]
 
     def stands(self, text: str, term: Term, language: str) -> bool:
@@ -229,12 +232,13 @@ def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> It
     """Check that a marked term has the English in parentheses at its first use, and only there."""
     units = [(passage, unit) for passage in sections for unit in passage.readings[language].units]
     uses = [(passage, unit.text) for passage, unit in units if not unit.heading]
+    asides = [(passage, text) for passage, text in uses if "(" in text or "（" in text]
     for term in glossary.terms:
         word, english = term.words[language][0], term.en[0]
         if word.lower() == english.lower():
             continue
         pattern = _with_english(term.words[language], term.en, language)
-        marked = [(passage, match) for passage, text in uses for match in pattern.finditer(text)]
+        marked = [(passage, match) for passage, text in asides for match in pattern.finditer(text)]
         for passage, match in marked[1:]:
             message = f"{match.group()!r}: the English stands at the first use only"
             yield passage.warn("first use", message, language)

@@ -163,8 +163,9 @@ class Book:
         """Number → slug of the chapters; ``[[chapter:01]]`` and terms use the numbers."""
         return {slug.partition("-")[0]: slug for slug in self.contents}
 
+    @cached_property
     def messages(self) -> dict[str, dict[str, str]]:
-        """Return language → key → message of ``d2lps/messages``; empty if the book has none."""
+        """Language → key → message of ``d2lps/messages``; empty if the book has none."""
         paths = {language: self.root / "d2lps" / "messages" / f"{language}.toml" for language in LANGUAGES}
         return {language: flat(toml(path)) if path.is_file() else {} for language, path in paths.items()}
 

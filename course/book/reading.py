@@ -194,7 +194,7 @@ def triples(table: object, name: str = "") -> Iterator[tuple[str, dict[str, str]
 
 def message_passages(book: Book) -> Iterator[Passage]:
     """Yield the messages of d2lps, one passage per key that all languages have."""
-    messages = book.messages()
+    messages = book.messages
     files = {language: f"d2lps/messages/{language}.toml" for language in LANGUAGES}
     for key in messages[LANGUAGES[0]]:
         if all(key in sentences for sentences in messages.values()):

@@ -259,10 +259,6 @@ class _Writer:
         return f'<span class="type">{"".join(pieces)}</span>'
 
 
-def _is_text(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.paragraph | nodes.term)
-
-
 def _anchor(address: str | None, html: str) -> str:
     return f'<a href="{escape(address)}">{html}</a>' if address else html
 

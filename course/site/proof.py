@@ -1,7 +1,9 @@
 """Faults of a built site: dead links, double ids, pictures without text, mixed languages, and foreign addresses."""
 
+import posixpath
 import re
 from collections import Counter
+from collections.abc import Container
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,9 +24,9 @@ OWN["zh-Hans"] = OWN["zh"]
 class Reading(HTMLParser):
     """The ids, links and players of a page, and its own faults."""
 
-    def __init__(self, page: str):
+    def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.page, self.faults = page, []
+        self.faults: list[str] = []
         self.ids: Counter[str] = Counter()
         self.links: list[str] = []
         self.players: set[str] = set()
@@ -77,23 +79,24 @@ class Reading(HTMLParser):
 
 def faults(root: Path) -> list[str]:
     """Return the faults of the site in ``root``, each a sentence after the name of its page."""
-    pages = {path.relative_to(root).as_posix(): _read(path, root) for path in sorted(root.rglob("*.html"))}
+    files = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
+    pages = {name: _read(path) for name, path in files.items() if path.suffix == ".html"}
     sentences = []
     for name, page in pages.items():
         page_faults = [*page.faults, *(f"the id {id!r} {count} times" for id, count in page.ids.items() if count > 1)]
-        page_faults += [fault for link in dict.fromkeys(page.links) if (fault := _leads(link, name, root, pages))]
+        page_faults += [fault for link in dict.fromkeys(page.links) if (fault := _leads(link, name, files, pages))]
         sentences += [f"{name}: {fault_text}" for fault_text in dict.fromkeys(page_faults)]
     return sentences
 
 
-def _read(path: Path, root: Path) -> Reading:
-    page = Reading(path.relative_to(root).as_posix())
+def _read(path: Path) -> Reading:
+    page = Reading()
     page.feed(path.read_text("utf-8"))
     page.close()
     return page
 
 
-def _leads(link: str, page: str, root: Path, pages: dict[str, Reading]) -> str:
+def _leads(link: str, page: str, files: Container[str], pages: dict[str, Reading]) -> str:
     """Return the fault of a link; empty if it leads somewhere, or out of the site."""
     if link.startswith("#player:"):
         name = re.match(r"#player:([\w-]+)", link)
@@ -101,10 +104,9 @@ def _leads(link: str, page: str, root: Path, pages: dict[str, Reading]) -> str:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return ""
-    target = (root / page).parent / unquote(parts.path) if parts.path else root / page
-    if not target.is_file():
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path))) if parts.path else page
+    if target not in files:
         return f"the link {link} leads nowhere"
-    target_name = target.resolve().relative_to(root.resolve()).as_posix()
-    if parts.fragment and target_name in pages and unquote(parts.fragment) not in pages[target_name].ids:
+    if parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
         return f"the link {link} leads to no part of that page"
     return ""

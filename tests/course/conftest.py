@@ -4,7 +4,10 @@ import os
 from functools import cache
 
 import pytest
-from helpers import notebooks, sites
+from helpers import notebooks
+
+from course.book.library import Book
+from course.site.build import build
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +25,10 @@ def executed(runs):
 
 @pytest.fixture(scope="session")
 def site(runs):
-    """Return the folder of the whole site, which shows these runs."""
-    return sites.built(runs)
+    """Return the folder of the whole site, which shows these runs and is built once by all processes."""
+
+    def built(folder):
+        build(Book(notebooks.ROOT), folder / "_site", lambda slug: notebooks.run(runs, slug), pdf=False)
+
+    notebooks.once(runs / "site", built)
+    return runs / "site" / "_site"

@@ -1,4 +1,6 @@
-"""Each check, on a chapter with one fault: the finding, its place and its remedy."""
+"""Each check, on a chapter with one fault: the finding, its place and its remedy; and all of them, on the course."""
+
+from pathlib import Path
 
 import pytest
 from helpers.small_book import EN, LESSON, SLUG, VI, ZH, changes, edit, small
@@ -6,6 +8,7 @@ from helpers.small_book import EN, LESSON, SLUG, VI, ZH, changes, edit, small
 from course.book.__main__ import main
 from course.book.agree import agreed
 from course.book.check import check_chapter, check_figures, check_messages
+from course.book.language import FILES, RULES
 from d2lps.messages import LANGUAGES
 
 EXERCISES = f"chapters/{SLUG}/exercises.toml"
@@ -440,3 +443,15 @@ def test_a_stale_figure_is_found_and_drawn_again(book, capsys):
 def test_a_course_without_figures_of_its_own_says_where_they_are_written(book, capsys):
     assert main(["--root", str(book.root), "figures"]) == 1
     assert "no chapter has a figures.py" in capsys.readouterr().err
+
+
+def test_the_book_passes_every_check(capsys):
+    mended = main(["--root", str(Path(__file__).parents[2]), "check"]) == 0
+    assert mended, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_rule_finds_the_place_that_its_file_gives_as_an_example(language):
+    for rule in RULES[language]:
+        assert list(rule.places(rule.example)), f"{language}.toml: {rule.pattern} is not in {rule.example!r}"
+    assert len(FILES[language]["numbers"]["spelled"]) == 13  # zero to twelve

@@ -4,8 +4,9 @@ import shutil
 
 import nbformat
 import pytest
-from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
-from helpers.workspaces import Notebook
+from helpers import workspaces
+from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files
+from helpers.workspaces import COPY, Notebook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,21 +16,8 @@ from course.book.findings import BookError
 from course.book.pull import _prose, pull
 from course.book.workspace import Origin, load, touched
 
-COPY = f"workspace/vi/{SLUG}.ipynb"
+book, notebook = workspaces.book, workspaces.notebook
 TO_FOLLOW = "changed in vi, to follow in the other languages: one"
-
-
-@pytest.fixture
-def book(tmp_path, capsys):
-    book = small(tmp_path)
-    assert main(["--root", str(tmp_path), "lab", "--no-start"]) == 0
-    capsys.readouterr()
-    return book
-
-
-@pytest.fixture
-def notebook(book):
-    return Notebook(book.root / COPY)
 
 
 def sources(book) -> dict[str, str]:

@@ -9,28 +9,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers.small_book import FILES, LESSON, SLUG, VI, edit, files, small
-from helpers.workspaces import Notebook
+from helpers import workspaces
+from helpers.small_book import FILES, LESSON, SLUG, VI, edit, files
+from helpers.workspaces import COPY, Notebook
 
 from course.book import workspace
 from course.book.__main__ import main
 from course.book.pull import pull
 from course.book.workspace import load, origin_of, touched
 
-COPY = f"workspace/vi/{SLUG}.ipynb"
-
-
-@pytest.fixture
-def book(tmp_path, capsys):
-    book = small(tmp_path)
-    assert main(["--root", str(tmp_path), "lab", "--no-start"]) == 0
-    capsys.readouterr()
-    return book
-
-
-@pytest.fixture
-def notebook(book):
-    return Notebook(book.root / COPY)
+book, notebook = workspaces.book, workspaces.notebook
 
 
 def lab(book, capsys, *more) -> str:

@@ -9,10 +9,17 @@ from pathlib import Path
 
 from course.book.__main__ import main
 from course.book.library import Book
+from d2lps.messages import LANGUAGES
 
 SLUG = "01-small"
 LESSON = f"chapters/{SLUG}/lesson.py"
 EN, VI, ZH = (f"chapters/{SLUG}/{language}.md" for language in ("en", "vi", "zh"))
+
+# What a site needs besides.
+ABOUT = 'about = { en = "Two.", vi = "Hai.", zh = "两种。" }\n'
+SOLUTION = "import math\n\nN = 2\n\n\ndef star(n, size, rate):\n    return N * math.ceil(n * size / rate)\n"
+HINT = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>'
 
 FILES = {
     "chapters/toc.toml": """
@@ -237,6 +244,23 @@ def small(root: Path) -> Book:
     """Copy the built and agreed chapter into a folder."""
     shutil.copytree(_built(), root, dirs_exist_ok=True)
     return Book(root)
+
+
+def with_site(root: Path, front: str = "# {0}\n\n[[race]]\n\n[[chapters]]\n", more: str = ABOUT) -> Path:
+    """Copy the chapter with what a site needs besides: front pages, a solution, a hint; return the book's folder.
+
+    ``front`` is the text of the front pages, ``more`` the lines that follow in ``toc.toml``.
+    """
+    small(root)
+    toc = root / "chapters/toc.toml"
+    toc.write_text(toc.read_text("utf-8") + more, "utf-8")
+    (root / "chapters/front").mkdir()
+    for language in LANGUAGES:
+        (root / f"chapters/front/{language}.md").write_text(front.format(language), "utf-8")
+    (root / f"chapters/{SLUG}/solutions.py").write_text(SOLUTION, "utf-8")
+    (root / f"chapters/{SLUG}/exercises.toml").write_text(HINT, "utf-8")
+    (root / "img/star.svg").write_text(PICTURE, "utf-8")
+    return root
 
 
 def edit(book: Book, name: str, old: str, new: str) -> None:

@@ -4,8 +4,13 @@ import json
 from pathlib import Path
 
 import nbformat
+import pytest
 
+from course.book.__main__ import main
 from d2lps.notebook import kept
+from helpers.small_book import SLUG, small
+
+COPY = f"workspace/vi/{SLUG}.ipynb"
 
 
 def enter(folder: Path, monkeypatch) -> Path:
@@ -50,3 +55,18 @@ class Notebook:
 
     def save(self):
         nbformat.write(self.made, self.path)
+
+
+@pytest.fixture
+def book(tmp_path, capsys):
+    """Return a small book whose copies for readers are laid out."""
+    made = small(tmp_path)
+    assert main(["--root", str(tmp_path), "lab", "--no-start"]) == 0
+    capsys.readouterr()
+    return made
+
+
+@pytest.fixture
+def notebook(book):
+    """Return the Vietnamese reader's notebook."""
+    return Notebook(book.root / COPY)

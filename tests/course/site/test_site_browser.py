@@ -144,10 +144,8 @@ def test_a_reader_is_asked_for_the_language_once(opened, site):
     page.evaluate("localStorage.clear()")
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_race_of_the_front_page_plays_steps_and_is_scrubbed(opened, language):
-    page = opened(f"{language}/index.html")
-    words = sentences(language)
+def test_the_race_of_the_front_page_plays_steps_and_is_scrubbed(opened):
+    page, words = opened("vi/index.html"), sentences("vi")
     player = page.locator(".d2-player")
     clock = player.locator(".d2-clock").first  # of the slowest
 
@@ -167,10 +165,10 @@ def test_the_race_of_the_front_page_plays_steps_and_is_scrubbed(opened, language
     assert player.locator(".d2-run header b").all_inner_texts() == ["GPU 0", words["names.shards"], words["names.ring"]]
 
 
-def test_the_switch_of_language_leads_to_the_same_section(opened, site):
+def test_the_switch_of_language_leads_to_the_same_section(opened):
     """Of every section, wherever it was scrolled to, the link names it, and there it stands near the top."""
-    for path in sorted(site.glob("en/0*.html")):
-        page = opened(f"en/{path.name}")
+    for name in ("02-ring.html", "06-faults.html"):
+        page = opened(f"en/{name}")
         ids = page.locator("main section[id]").evaluate_all("all => all.map(each => each.id)")
         assert len(ids) > 5
         for id in ids:
@@ -187,13 +185,13 @@ def test_the_switch_of_language_leads_to_the_same_section(opened, site):
                     [id, event],
                 )
                 end = page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
-                assert found == f"#{id}" or end, (path.name, id, event)
-        there = opened(f"vi/{path.name}")
+                assert found == f"#{id}" or end, (name, id, event)
+        there = opened(f"vi/{name}")
         for id in ids:
             there.evaluate("id => { scrollTo(0, 0); location.hash = id; }", id)
             top = there.evaluate("id => document.getElementById(id).getBoundingClientRect().top", id)
             end = there.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
-            assert 0 <= top <= 200 or end, (path.name, id, top)
+            assert 0 <= top <= 200 or end, (name, id, top)
 
 
 def test_the_switch_is_followed_by_mouse_and_keyboard(opened):
@@ -274,10 +272,9 @@ def test_searching_takes_no_time_that_is_felt(opened):
     assert min(page.evaluate(takes) for _ in range(5)) < 300  # ms; a quiet machine takes a third
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_search_without_results_says_so(opened, language):
-    page = opened(f"{language}/search.html?q=xyzzy%22%3Cb%3E")
-    assert page.locator("#found").inner_text() == sentences(language)["site.none"]
+def test_a_search_without_results_says_so(opened):
+    page = opened("zh/search.html?q=xyzzy%22%3Cb%3E")
+    assert page.locator("#found").inner_text() == sentences("zh")["site.none"]
     assert page.locator("#results li").count() == 0
 
 
@@ -324,18 +321,17 @@ def test_axe_finds_nothing_grave(opened, scheme):
         assert grave(opened(name, color_scheme=scheme), rules=CONTRAST if scheme == "dark" else ()) == [], name
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_prediction_is_kept_over_a_reload(opened, language):
-    page = opened(f"{language}/01-data-parallelism.html")
+def test_a_prediction_is_kept_over_a_reload(opened):
+    page = opened("zh/01-data-parallelism.html")
     asked = page.locator("#cell-guess form")
     for field in asked.locator("input").all():
         field.fill("60")
     asked.get_by_role("button").click()
     revealed = page.locator("#cell-predicted")
-    assert sentences(language)["predict.you"] in revealed.inner_text()
+    assert sentences("zh")["predict.you"] in revealed.inner_text()
     page.reload()
     assert asked.locator("input").first.input_value() == "60"
-    assert sentences(language)["predict.you"] in revealed.inner_text()
+    assert sentences("zh")["predict.you"] in revealed.inner_text()
     page.evaluate("localStorage.clear()")
 
 

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import nbformat
 import pytest
-from helpers.small_book import LESSON, SLUG, VI, edit, small
+from helpers.small_book import LESSON, PICTURE, SLUG, VI, edit, with_site
 from IPython.core.inputtransformer2 import TransformerManager
 
 import course.site.__main__ as site_command
@@ -29,23 +29,12 @@ from course.site.runs import Run
 from d2lps.messages import LANGUAGES
 
 FRONT = "# {0}\n\nLead.\n\n[[race]]\n\nText.\n\n[[chapters]]\n\nEnd.\n"
-ABOUT = 'about = { en = "Two.", vi = "Hai.", zh = "两种。" }\n'
-SOLUTION = "import math\n\nN = 2\n\n\ndef star(n, size, rate):\n    return N * math.ceil(n * size / rate)\n"
-EXERCISE = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
 
 
 @pytest.fixture
 def book(tmp_path, monkeypatch):
     """A small book that has all that a site needs. The package's own page takes seconds, and has tests of its own."""
-    root = small(tmp_path).root
-    toc = root / "chapters/toc.toml"
-    toc.write_text(toc.read_text("utf-8") + ABOUT, "utf-8")
-    (root / "chapters/front").mkdir()
-    for language in LANGUAGES:
-        (root / f"chapters/front/{language}.md").write_text(FRONT.format(language), "utf-8")
-    (root / f"chapters/{SLUG}/solutions.py").write_text(SOLUTION, "utf-8")
-    (root / f"chapters/{SLUG}/exercises.toml").write_text(EXERCISE, "utf-8")
-    (root / "img/star.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>', "utf-8")
+    root = with_site(tmp_path, FRONT)
     lesson = root / LESSON
     lesson.write_text(lesson.read_text("utf-8").replace('d2lps.text("step", step=1)', "1"), "utf-8")
     monkeypatch.setattr(building.reference, "entries", lambda: [])
@@ -119,7 +108,7 @@ def test_pages_have_the_texts_and_the_outputs(book):
 
 
 def test_the_root_page_shows_the_course_before_the_language_is_chosen(book):
-    (book.root / "img/race.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>', "utf-8")
+    (book.root / "img/race.svg").write_text(PICTURE, "utf-8")
     toc = book.root / "chapters/toc.toml"
     toc.write_text(toc.read_text("utf-8").replace("title =", "minutes = 7\ntitle =", 1), "utf-8")
     figures = book.root / f"chapters/{SLUG}/figures.py"

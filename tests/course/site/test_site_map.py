@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from helpers import browser as browsers
-from helpers.small_book import SLUG, small
+from helpers.small_book import SLUG, with_site
 
 from course.book.__main__ import main
 from course.book.library import Book
@@ -24,25 +24,13 @@ minutes = 90
 title = { en = "Two ways", vi = "Hai cách", zh = "两种办法" }
 about = { en = "Late.", vi = "Muộn.", zh = "迟了。" }
 """
-FRONT = "# {0}\n\n[[race]]\n\n[[chapters]]\n"
-EXERCISE = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A site of two chapters; both have the exercise star."""
-    root = small(tmp_path_factory.mktemp("book")).root
-    toc = root / "chapters/toc.toml"
-    toc.write_text(toc.read_text("utf-8") + MORE, "utf-8")
-    (root / "chapters/front").mkdir()
-    for language in LANGUAGES:
-        (root / f"chapters/front/{language}.md").write_text(FRONT.format(language), "utf-8")
-    chapter = root / "chapters" / SLUG
-    (chapter / "solutions.py").write_text("def star(n, size, rate):\n    return n * size / rate\n", "utf-8")
-    (chapter / "exercises.toml").write_text(EXERCISE, "utf-8")
-    picture = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>'
-    (root / "img/star.svg").write_text(picture, "utf-8")
-    shutil.copytree(chapter, root / "chapters/06b-late")
+    root = with_site(tmp_path_factory.mktemp("book"), more=MORE)
+    shutil.copytree(root / "chapters" / SLUG, root / "chapters/06b-late")
     assert main(["--root", str(root), "build"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(building.reference, "entries", lambda: [])

@@ -3,7 +3,7 @@
 import pytest
 from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
-from helpers.small_book import SLUG, small
+from helpers.small_book import SLUG, with_site
 
 from course.book.__main__ import main
 from course.book.library import Book
@@ -14,6 +14,7 @@ from course.site.runs import Run
 from d2lps.messages import LANGUAGES, text_in
 
 pytestmark = pytest.mark.slow(3)
+LOOKS = ("en", 1200, "light"), ("vi", 380, "dark"), ("zh", 380, "light")
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 
 
@@ -23,27 +24,12 @@ def site(tmp_path_factory):
     from d2lps import edit
     from d2lps.messages import only
 
-    root = small(tmp_path_factory.mktemp("book")).root
-    toc = root / "chapters/toc.toml"
-    toc.write_text(toc.read_text("utf-8") + 'about = { en = "Two.", vi = "Hai.", zh = "两种。" }\n', "utf-8")
-    (root / "chapters/front").mkdir()
-    for language in LANGUAGES:
-        (root / f"chapters/front/{language}.md").write_text("# T\n\n[[race]]\n\nText.\n\n[[chapters]]\n", "utf-8")
-    (root / f"chapters/{SLUG}/solutions.py").write_text("def star(n, size, rate):\n    return n\n", "utf-8")
-    hint = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
-    (root / f"chapters/{SLUG}/exercises.toml").write_text(hint, "utf-8")
-    (root / "img/star.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>', "utf-8")
+    root = with_site(tmp_path_factory.mktemp("book"))
     assert main(["--root", str(root), "build"]) == 0
+    tables = {language: only(language, lambda: edit("gpipe", 2, 2)._repr_html_()) for language in LANGUAGES}
     shown = {
-        language: {
-            "star": [
-                {
-                    "output_type": "display_data",
-                    "data": {"text/html": only(language, lambda: edit("gpipe", 2, 2)._repr_html_())},
-                }
-            ]
-        }
-        for language in LANGUAGES
+        language: {"star": [{"output_type": "display_data", "data": {"text/html": table}}]}
+        for language, table in tables.items()
     }
     run = Run(shown, "2026-01-31", "2 × x86_64")
     with pytest.MonkeyPatch.context() as patch:
@@ -63,23 +49,22 @@ def opened(quiet_page, site):
     return open_it
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_table_is_alive_in_each_language_width_and_theme(opened, language):
-    for width, scheme in ((1200, "light"), (380, "dark")):
-        page = opened(f"{language}/{PIPELINE}", width, color_scheme=scheme)
-        assert page.locator("h1").inner_text() == text_in(language, "site.pipeline")
-        here = page.locator(f"nav.chapters a[href='{PIPELINE}']")
-        assert here.get_attribute("aria-current") == "page"
-        assert page.locator(".d2-verdict").inner_text() == "✓ " + text_in(language, "edit.legal", slots=22)
-        page.locator("[data-at='1 2']").focus()
-        page.keyboard.press("Delete")
-        assert page.locator(".d2-verdict").inner_text().startswith("✗ gpu1 ")
-        page.locator(".d2-edit summary").click()
-        page.get_by_role("button", name=text_in(language, "edit.read")).click()
-        refused = text_in(language, "acts.backward-alone", node="gpu3", cell="B0", missing="F0")
-        assert page.locator(".d2-verdict").inner_text() == "✗ " + refused
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
+@pytest.mark.parametrize("language, width, scheme", LOOKS)
+def test_the_table_is_alive_in_each_language_width_and_theme(opened, language, width, scheme):
+    page = opened(f"{language}/{PIPELINE}", width, color_scheme=scheme)
+    assert page.locator("h1").inner_text() == text_in(language, "site.pipeline")
+    here = page.locator(f"nav.chapters a[href='{PIPELINE}']")
+    assert here.get_attribute("aria-current") == "page"
+    assert page.locator(".d2-verdict").inner_text() == "✓ " + text_in(language, "edit.legal", slots=22)
+    page.locator("[data-at='1 2']").focus()
+    page.keyboard.press("Delete")
+    assert page.locator(".d2-verdict").inner_text().startswith("✗ gpu1 ")
+    page.locator(".d2-edit summary").click()
+    page.get_by_role("button", name=text_in(language, "edit.read")).click()
+    refused = text_in(language, "acts.backward-alone", node="gpu3", cell="B0", missing="F0")
+    assert page.locator(".d2-verdict").inner_text() == "✗ " + refused
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
     for other in NAMES:
         assert page.locator(f".languages a[href='../{other}/{PIPELINE}']").count() == 1
 
@@ -95,15 +80,14 @@ def test_the_same_table_is_alive_inside_a_chapter(opened, site):
     assert len(written.encode()) < 60_000
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, site, language):
-    for width, scheme in ((1200, "light"), (380, "dark")):
-        page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.goto(f"{site.as_uri()}/{language}/{BANDWIDTHS}")
-        assert page.locator("h1").inner_text() == text_in(language, "site.bandwidths")
-        assert page.locator("table").count() == 10  # eight topologies, the picture, and the reader's own GPUs
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
+@pytest.mark.parametrize("language, width, scheme", LOOKS)
+def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, site, language, width, scheme):
+    page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto(f"{site.as_uri()}/{language}/{BANDWIDTHS}")
+    assert page.locator("h1").inner_text() == text_in(language, "site.bandwidths")
+    assert page.locator("table").count() == 10  # eight topologies, the picture, and the reader's own GPUs
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
 
 
 def test_the_end_of_the_table_is_visible_at_1280_pixels_and_a_shadow_marks_the_cut_below(opened):
