@@ -4,9 +4,10 @@ A store without replicas has the same rules: its slots are on one server each, w
 
 Start with :class:`Replica` in ``replica.py``: the rules of one server. ``commands.py`` has the state of a slot and the
 effect of each command, ``requests.py`` the rules of one worker, ``messages.py`` the messages between them. No rule
-knows sockets, threads, clocks or tensors, so the same code runs in the store (:mod:`d2lps.kvstore.server`) and in
-a simulation: in ``world.py`` a seed decides which messages are late, lost or doubled and which servers crash,
-``promises.py`` checks every promise I1 to I15, and ``story.py`` shows a run as a trace.
+knows sockets, threads, clocks or tensors, so the same replica runs in the store (:mod:`d2lps.kvstore.server`), which
+gives it the pushes of a whole frame by ``Replica.push``, and in a simulation. In ``world.py`` a seed decides which
+messages are late, lost or doubled and which servers crash, ``promises.py`` checks every promise I1 to I15, and
+``story.py`` shows a run as a trace.
 
 A *view* lists the members of a slot: the primary, and its backup if it has one. Views are numbered, and each is made
 by one compare-and-set in a register. The primary numbers its *commands*, and the backup executes them in the same

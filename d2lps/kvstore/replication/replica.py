@@ -5,9 +5,10 @@ backup it commits at once. A member that receives nothing from the other for ``p
 without it, and the register accepts one proposal per view number. A server that is not a member is a learner: it asks
 the primary for a snapshot, follows its commands, and becomes the backup once it has caught up.
 
-A primary that is cut off does not learn of a new view, so it never reads on its own authority. Before it answers a pull
-it asks the servers that take part in its commits to confirm it, once for all waiting pulls: an answer from its own view
-proves that no other primary existed when it asked. No clock is trusted.
+A primary that is cut off does not learn of a new view, so it does not answer an asynchronous pull on its own authority:
+it asks the servers that take part in its commits to confirm it, once for all waiting pulls. An answer from its own view
+proves that no other primary existed when it asked. A synchronous pull needs no confirmation, because a committed round
+is the same on every server. No clock is trusted.
 """
 
 from collections import deque
@@ -348,7 +349,7 @@ class Replica(State):
             waiting.pop((worker, id), None)
 
     def push(self, rank: int, pushes: Iterable[tuple[int, int, Any]]) -> None:
-        """Count pushes of a live worker that need no answer, (part, number, gradient) each.
+        """Count pushes of a live worker, (part, number, gradient) each; the caller answers them.
 
         One that is counted already, or that does not come next, changes nothing.
         """
@@ -370,7 +371,7 @@ class Replica(State):
         elif push.round > self.parts[push.part].rounds[push.rank]:
             if push.round == self.parts[push.part].rounds[push.rank] + 1:
                 self._answer_at(self.seq + 1, worker, Counted(self.view.number, push.id))
-                self._command(m.Add(push.part, ((push.rank, push.round),), self.add(None, push.gradient, True)))
+                self.push(push.rank, [(push.part, push.round, push.gradient)])
         elif push.round > self.committed[push.part].rounds[push.rank]:  # a repetition, executed but not yet committed
             self._answer_at(self.seq, worker, Counted(self.view.number, push.id))
         else:
@@ -383,15 +384,12 @@ class Replica(State):
         """
         open_round, counted = self.parts[push.part].version + 1, Counted(self.view.number, push.id)
         current = self._rounds[push.part]
-        if push.round == open_round and push.rank not in current.ranks:
-            current.waiting[push.rank] = push.gradient
         slow = current.adding or self.defers(push.gradient)
-        if push.round == open_round and slow and self.live <= current.ranks and not self.over:
+        if push.round == open_round and slow and self.live <= current.ranks | {push.rank} and not self.over:
             current.held.append((worker, counted))  # what this worker asks for next comes after the round
         elif push.round <= open_round:
             self._answer_push(push.part, push.round, worker, counted)
-        if push.round == open_round:
-            self._close(push.part)
+        self.push(push.rank, [(push.part, push.round, push.gradient)])
 
     def _answer_push(self, part: int, number: int, worker: Name, counted: Counted) -> None:
         if number <= self.committed[part].version + 1:
@@ -481,7 +479,8 @@ class Replica(State):
             for name, number in [*self._meets]:
                 self._gather(name, number)
 
-    # Reads: a pull is answered when its value is committed and this server is confirmed as the primary.
+    # Reads: a pull is answered when its values are committed and, unless it is synchronous, this server is confirmed as
+    # the primary.
 
     def unread(self, worker: Name, id: int) -> list[int]:
         """Return the places of the parts that a waiting pull still lacks."""

@@ -1,7 +1,8 @@
 """The sessions at a server: the requests of one worker and the answers, and the messages of another server.
 
-One thread reads requests, another writes answers. Answers that wait hold no copies: they name values, which are never
-changed. A request that cannot be done is an error to this worker alone.
+One thread reads requests, another writes answers; a small answer is sent by the thread that has it. Answers that wait
+hold no copies: they name values, which are never changed. A request that cannot be done is an error to this worker
+alone.
 """
 
 import logging
@@ -31,7 +32,7 @@ from d2lps.kvstore.wire.frames import DTYPES, NOTHING, PUSHES, Broken, Frame, Op
 from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
-ANSWERS, SMALL = 16, 1024  # answers that may wait; bytes of an answer that the thread that has it sends itself
+ANSWERS, SMALL = 16, 1024  # answers that may wait; bytes of a small answer
 STATE = 8 << 30  # bytes of the state of one part, at most
 FLUSH = 1.0  # seconds that a goodbye waits until pushes are committed
 

@@ -25,10 +25,11 @@ PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each check
 
 
 class Slot:
-    """Replica ``name`` of slot ``number``: (the server's number, its incarnation, where it listens).
+    """Replica ``name`` of slot ``number``, a set of keys that move together; ``core`` has its rules.
 
-    ``made(view)`` returns the rules as they are at first; ``deposed`` is called when this is not the primary any more.
-    Without a ``register`` it is a group of one, whose view never changes.
+    ``name`` is (the server's number, its incarnation, where it listens). ``made(view)`` returns the rules as they are at
+    first; ``deposed`` is called when this is not the primary any more. Without a ``register`` it is a group of one,
+    whose view never changes.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """The values that a server holds, and the rounds in which pushes change them. No sockets: each caller speaks for one
-worker. It decides nothing: the rules of replication do, also for a server without replicas, which is a group of one.
+worker. A request is checked here, and may wait here; the rules of replication decide what it changes, also for a server
+without replicas, which is a group of one.
 
 A **round** of a key is one push of every worker. It counts workers, not messages: a push has a number, and one that
 was counted is answered again, not counted again. The sum is taken in the order of the ranks, in whatever order pushes

@@ -49,7 +49,7 @@ class Entry(NamedTuple):
         dtype: Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
         in_rows: 1 if the payload has only some rows of this part: their count and their numbers, each as int64, and
             then their values.
-        elements: Their number.
+        elements: How many elements the part has.
         round: The number of this worker's push, or of its last push before a pull.
     """
 

@@ -87,8 +87,8 @@ class ServerClient:
     """The connection to slot ``number``: to the server at ``address``, or to the primary, which the ``register`` knows.
 
     With several servers, a synchronous push that was answered counts in a round that may begin anew with another
-    primary: the client has a copy until all members are known to have its round, the round is *committed*. It is one
-    push of each part: the next one counts only then.
+    primary. So the client has a copy until the round is *committed*: all members have it. It is one push of each part,
+    because the next push of a part counts only after that.
     """
 
     def __init__(
@@ -254,7 +254,9 @@ class ServerClient:
 
     @property
     def _silent(self) -> float:
-        return 0.0 if self._hearing else own_time() - self._heard  # what stands still, the channel ends
+        return (
+            0.0 if self._hearing else own_time() - self._heard
+        )  # the channel ends a transfer that stands still
 
     def _too_late(self, request: Request, silent: float) -> KVError:
         seconds = f"{self.deadline:g}"

@@ -44,7 +44,7 @@ from d2lps.trace import Trace
 
 BYTES, PARTS = 1 << 20, 4096  # at most, in one frame
 NAMES = 1024  # parts that one frame initialises: also the longest names fit
-SMALL = 1 << 16  # bytes that are sent by the calling thread: to wake another one takes longer
+SMALL = 1 << 16  # bytes that are sent by the thread of the call: to wake another one takes longer
 CACHED = 64  # lists of keys whose bundles are remembered
 
 
@@ -436,7 +436,11 @@ class DistStore(KVStore):
         error: KVError,
     ) -> None:
         """Count the keys that all their servers have, and note on ``error`` which these are, and which may be."""
-        missing, maybe, silent = set(), set(), set()  # places of keys of which a server lacks, may have, says nothing
+        missing, maybe, silent = (
+            set(),
+            set(),
+            set(),
+        )  # places: a server lacks it, may have it, is silent
         for request in requests:
             request.counted is True or missing.update(request.places)
             request.counted is False or maybe.update(request.places)
