@@ -5,17 +5,17 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``: the calls that all
-kinds of stores share, and the simplest kind, :class:`~d2lps.kvstore.store.LocalStore`. ``calls.py`` decides in which
-thread and order calls run, and which push is an earlier one again; that it counts once is decided at the server, by
-``SlotStore.admit_all`` and ``Replica.push``. ``together.py`` has the calls of all workers, which
-``checkpoint.py`` and ``optimizers.py`` serve. Keys and values are checked in ``values.py``.
+``errors.py``, which has also the sentences that servers send, and ``docs/key-value-store.md`` say what the store
+promises. Start with ``store.py``: the calls that all kinds of stores share, and the simplest kind,
+:class:`~d2lps.kvstore.store.LocalStore`. ``calls.py`` decides in which thread and order calls run, and which push is an
+earlier one again; that it counts once is decided at the server, by ``SlotStore.admit_all`` and ``Replica.push``.
+``together.py`` has the calls of all workers, which ``checkpoint.py`` and ``optimizers.py`` serve. Keys and values are
+checked in ``values.py``.
 
 A distributed store is made in ``launch.py``, where its options are checked and its workers meet, or within one process
 in ``in_process.py``. ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers,
-``replication/`` their rules, for servers with replicas and for one server, which is a group of one, ``told.py`` their
-sentences in the language of the worker, ``record.py`` what they record, and ``pslite/`` the stores of MXNet.
-``d2lps.algorithms.placement`` decides which server holds a key.
+``replication/`` their rules, for servers with replicas and for one server, which is a group of one, ``record.py`` what
+they record, and ``pslite/`` the stores of MXNet. ``d2lps.algorithms.placement`` decides which server holds a key.
 """
 
 from importlib import import_module

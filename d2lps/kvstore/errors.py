@@ -101,3 +101,45 @@ def as_known(error: BaseException) -> KVError:
     known = KVError(text("store.failed", kind=type(error).__name__, why=error))
     known.__cause__ = error
     return known
+
+
+# ---- sentences that travel: a server sends the key and the values, and each worker reads them in its own language
+
+
+class ServerText(str):
+    """A sentence of ``messages/`` that remembers its ``key`` and ``values``; a value may be such a sentence, too.
+
+    >>> error = ValueError(server_text("store.server.left", rank=1, why=server_text("store.server.goodbye")))
+    >>> str(error)
+    'worker 1 has left (it said goodbye)'
+    >>> packed(str(error))
+    ['store.server.left', {'rank': 1, 'why': ['store.server.goodbye', {}]}]
+    """
+
+    key: str
+    values: dict
+
+    def __str__(self) -> str:
+        return self  # so that str(error) remembers them, too
+
+
+def server_text(key: str, /, **values: object) -> ServerText:
+    """Return the sentence under ``key`` in the language in force."""
+    sentence = ServerText(text(key, **values))
+    sentence.key, sentence.values = key, values
+    return sentence
+
+
+def packed(sentence: object) -> object:
+    """Return a sentence, or one of its values, as JSON for another process."""
+    if isinstance(sentence, ServerText):
+        return [sentence.key, {name: packed(value) for name, value in sentence.values.items()}]
+    return sentence if isinstance(sentence, int | float) else str(sentence)
+
+
+def unpacked(said: object) -> object:
+    """Return a packed sentence in the language in force. Raises an exception of any kind for anything else."""
+    if isinstance(said, list):
+        key, values = said
+        return server_text(key, **{name: unpacked(value) for name, value in values.items()})
+    return said

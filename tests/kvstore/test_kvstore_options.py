@@ -13,9 +13,9 @@ from helpers.stores import each
 from d2lps import kvstore
 from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import ServerText, packed, server_text, unpacked
 from d2lps.kvstore.replication.messages import Apply, Facts, Lose, Snapshot, View
 from d2lps.kvstore.server import coding
-from d2lps.kvstore.told import Told, packed, told, unpacked
 from d2lps.kvstore.worker.client import as_error
 from d2lps.messages import speak
 
@@ -246,7 +246,7 @@ def test_a_wait_that_is_too_long_says_so_in_the_language_of_the_reader(replicas)
 
 
 def test_a_sentence_is_translated_at_the_other_end():
-    sentence = told("store.told.lost", rank=2, why=told("store.told.ended"))
+    sentence = server_text("store.server.lost", rank=2, why=server_text("store.server.ended"))
     travelled = json.loads(json.dumps(packed(sentence)))
     speak("zh")
     again = unpacked(travelled)
@@ -256,18 +256,18 @@ def test_a_sentence_is_translated_at_the_other_end():
 
 
 def test_the_loss_of_a_worker_travels_to_the_backup_with_its_sentence():
-    lose = Lose(1, True, (told("store.told.left", rank=1, why=told("store.told.goodbye")), "failed"))
+    lose = Lose(1, True, (server_text("store.server.left", rank=1, why=server_text("store.server.goodbye")), "failed"))
     view = View(3, ())
     for message in (Apply(view, 4, lose), Snapshot(view, 4, (), Facts(losses=(lose,)))):
         travelled = coding.decode(json.loads(json.dumps(coding.encode(message, []))), iter(()))
         speak("vi")
         (back,) = [travelled.command] if isinstance(travelled, Apply) else travelled.facts.losses
         speak("en")
-        assert back == lose and isinstance(back.why[0], Told) and packed(back.why[0]) == packed(lose.why[0])
+        assert back == lose and isinstance(back.why[0], ServerText) and packed(back.why[0]) == packed(lose.why[0])
 
 
 @pytest.mark.parametrize(
-    "sent", [None, 7, [], ["store.told.lost"], ["no.key", {}], ["store.told.lost", {}], ["a", 1, 2]]
+    "sent", [None, 7, [], ["store.server.lost"], ["no.key", {}], ["store.server.lost", {}], ["a", 1, 2]]
 )
 def test_what_is_no_sentence_leaves_the_one_that_was_sent(sent):
     error = as_error({"kind": "Refused", "sentence": "said by the server"} | ({} if sent is None else {"told": sent}))

@@ -73,10 +73,11 @@ def said():
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", None))
             first = node.args[0] if name != "text_in" else node.args[1]
-            if name in ("text", "text_in", "told") and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            constant = isinstance(first, ast.Constant) and isinstance(first.value, str)
+            if name in ("text", "text_in", "server_text") and constant:
                 yield first.value, True
             elif (
-                name in ("text", "text_in", "told")
+                name in ("text", "text_in", "server_text")
                 and isinstance(first, ast.JoinedStr)
                 and isinstance(first.values[0], ast.Constant)
             ):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from d2lps.kvstore.errors import packed, unpacked
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent
 from d2lps.kvstore.replication import Part, View
 from d2lps.kvstore.replication.messages import (
@@ -24,7 +25,6 @@ from d2lps.kvstore.replication.messages import (
     Snapshot,
 )
 from d2lps.kvstore.server.register import as_name
-from d2lps.kvstore.told import packed, unpacked
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
 PIECE = 256  # parts of a snapshot in one message

@@ -7,12 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost, server_text
 from d2lps.kvstore.optimizers import Optimizer, State, validate_state
 from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.told import told
 
 
 class Gradient(NamedTuple):
@@ -80,7 +79,7 @@ class Shard:
         """Return the error for a pull or a save of a value that is not here, or may be half of something."""
         if held is None:
             return no_value(self.name, "pull")
-        return KVError(told("store.told.not-updated", key=self.name, why=held.failed))
+        return KVError(server_text("store.server.not-updated", key=self.name, why=held.failed))
 
     def require_settled(self, name: str, seconds: float) -> None:
         """Raise Refused if a round is open; ``name``: of the call.
@@ -92,7 +91,7 @@ class Shard:
             with suppress(Timeout):
                 self._slot.wait(lambda: not self.busy, left, "", list)
         if self.busy:
-            raise Refused(told("store.told.open-round", key=self.name, call=name))
+            raise Refused(server_text("store.server.open-round", key=self.name, call=name))
 
 
 class Staged:
@@ -132,12 +131,12 @@ class Staged:
 
 def no_value(name: str, purpose: str) -> Refused:
     """Return the error for a key without a value."""
-    return Refused(told("store.told.no-value", key=name, call=purpose))
+    return Refused(server_text("store.server.no-value", key=name, call=purpose))
 
 
 def lost_here(rank: int) -> WorkerLost:
     """Return the error for a worker that this server has given up."""
-    return WorkerLost(told("store.told.without", rank=rank), (rank,))
+    return WorkerLost(server_text("store.server.without", rank=rank), (rank,))
 
 
 def require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
@@ -145,4 +144,4 @@ def require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
     if there != here:
         (elements, dtype), (others, other) = there, here
         given = {"elements": elements, "dtype": dtype, "rank": rank, "others": others, "other": other}
-        raise Refused(told("store.told.unlike", key=name, **given))
+        raise Refused(server_text("store.server.unlike", key=name, **given))

@@ -13,14 +13,13 @@ from contextlib import suppress
 
 from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
-from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.errors import Refused, server_text
 from d2lps.kvstore.record import LossRecord
 from d2lps.kvstore.server.lines import STILL, Peers
 from d2lps.kvstore.server.register import Register, StoreRegister, as_name
 from d2lps.kvstore.server.session import PeerSession, WorkerSession
 from d2lps.kvstore.server.store import PATIENCE, SlotStore
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.told import told
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -269,7 +268,7 @@ class Server:
                 silent = own_time() - session.heard
                 if session.open and not session.working and silent > self.store.patience:
                     seconds, deadline = f"{silent:.1f}", f"{self.store.deadline:g}"
-                    session.end(told("store.silent", silent=seconds, deadline=deadline))
+                    session.end(server_text("store.silent", silent=seconds, deadline=deadline))
 
     def _await(self) -> None:
         """Count workers as lost that do not come to this server after it took over."""
@@ -279,7 +278,7 @@ class Server:
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):
-                    self.store.lose(rank, told("store.told.absent"))
+                    self.store.lose(rank, server_text("store.server.absent"))
 
 
 class Host:

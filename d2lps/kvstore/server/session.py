@@ -17,7 +17,7 @@ from torch import Tensor
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.checkpoint import decode, layout, piece
-from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.errors import KVError, Refused, packed, server_text
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.replication.commands import Part
@@ -26,7 +26,6 @@ from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.told import packed, told
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, PUSHES, Broken, Frame, Op, raw
 from d2lps.units import is_count
@@ -50,7 +49,7 @@ class WorkerSession:
         self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
         self.heard, self.open = own_time(), True
         self.working = False  # a worker that waits here for others is silent meanwhile, and not lost
-        self._ended, self._why, self._silent = ended, told("store.told.ended"), False
+        self._ended, self._why, self._silent = ended, server_text("store.server.ended"), False
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         self._sending = threading.Lock()
         # By request: values in shared memory that the worker still reads, and the records to make when it has.
@@ -81,7 +80,7 @@ class WorkerSession:
         except Broken as error:
             self._why = str(error) if self.open else self._why
         except Exception:
-            self._why, self._silent = told("store.told.failed"), True  # it would fail again
+            self._why, self._silent = server_text("store.server.failed"), True  # it would fail again
             raise
         finally:  # whatever the reason, the others must not wait for it
             if left:
@@ -89,7 +88,7 @@ class WorkerSession:
                 time.sleep(0.01)
             self.close()
             self.channel.remote and self.channel.remote.close()  # no other thread uses it
-            self._ended(self, told("store.told.goodbye") if left else self._why, left, self._silent)
+            self._ended(self, server_text("store.server.goodbye") if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:
         while self.open:
@@ -317,7 +316,7 @@ class WorkerSession:
         """Answer with a page of the record."""
         start = frame.metadata.get("from", 0)
         if self.store.record is None:
-            raise Refused(told("store.told.no-record"))
+            raise Refused(server_text("store.server.no-record"))
         if not is_count(start):
             raise Refused("the record is told from a number on")
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
@@ -418,7 +417,7 @@ class WorkerSession:
             if entry.part < len(shards) and entry.round <= shards[entry.part].rounds[self.rank]
         ]
         sentence, ranks = str(error), list(getattr(error, "ranks", ()))
-        metadata = {"kind": type(error).__name__, "sentence": sentence, "told": packed(sentence), "ranks": ranks}
+        metadata = {"kind": type(error).__name__, "sentence": sentence, "packed": packed(sentence), "ranks": ranks}
         self._answer(Op.ERROR, frame.number, metadata | {"counted": counted})
 
     def _answer(

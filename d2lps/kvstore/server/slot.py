@@ -10,13 +10,12 @@ from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore import threads
-from d2lps.kvstore.errors import Timeout
+from d2lps.kvstore.errors import Timeout, server_text
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import AddUp, Ask, Join, Name, Propose, Send, Summed
 from d2lps.kvstore.server.lines import PULSE, Line, Peers, refused
 from d2lps.kvstore.server.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.frames import Broken
 
 REGISTERED = 1.0  # seconds that a message waits for the first view, at most
@@ -27,8 +26,8 @@ PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each check
 class Slot:
     """Replica ``name`` of slot ``number``, a set of keys that move together; ``core`` has its rules.
 
-    ``name`` is (the server's number, its incarnation, where it listens). ``made(view)`` returns the rules as they are at
-    first; ``deposed`` is called when this is not the primary any more. Without a ``register`` it is a group of one,
+    ``name`` is (the server's number, its incarnation, where it listens). ``made(view)`` returns the rules as they are
+    at first; ``deposed`` is called when this is not the primary any more. Without a ``register`` it is a group of one,
     whose view never changes.
     """
 
@@ -60,7 +59,7 @@ class Slot:
         if register:
             threads.start(f"d2lps clock of slot {number}", self._tick)
         else:
-            self._told(View(1, (name,)))
+            self._take_view(View(1, (name,)))
 
     def close(self) -> None:
         """End as abruptly as if the process had ended."""
@@ -179,7 +178,7 @@ class Slot:
 
     def look(self) -> None:
         """Ask the register for the view."""
-        self._register.ask(self.number, self._told)
+        self._register.ask(self.number, self._take_view)
 
     # ---- effects of the rules
 
@@ -202,7 +201,7 @@ class Slot:
                 later.append(partial(self._add_up, effect))
             elif isinstance(effect, Propose):
                 view = View(effect.number, effect.members)
-                later.append(partial(self._register.propose, self.number, view, self._told))
+                later.append(partial(self._register.propose, self.number, view, self._take_view))
             elif isinstance(effect, Ask):
                 later.append(self.look)
         core = self.core
@@ -227,7 +226,7 @@ class Slot:
         with suppress(Broken), self.deciding() as core:
             core.receive(self.name, Summed(asked.part, current, total), own_time())
 
-    def _told(self, view: View) -> None:
+    def _take_view(self, view: View) -> None:
         """Take an answer of the register."""
         try:
             with self.deciding():
@@ -289,15 +288,15 @@ def workers(ranks: Iterable[int]) -> str:
     """Return the sentence's part that names workers."""
     ranks = list(ranks)
     if len(ranks) == 1:
-        return told("store.told.worker", ranks=ranks[0])
-    return told("store.told.workers", ranks=", ".join(map(str, ranks)))
+        return server_text("store.server.worker", ranks=ranks[0])
+    return server_text("store.server.workers", ranks=", ".join(map(str, ranks)))
 
 
 def over(what: str, seconds: float, missing: list[int]) -> str:
     """Return the sentence for a wait that was too long: which wait, and for which workers."""
     if missing:
-        return told("store.told.missing", what=what, seconds=f"{seconds:g}", workers=workers(missing))
-    return told("store.told.over", what=what, seconds=f"{seconds:g}")
+        return server_text("store.server.missing", what=what, seconds=f"{seconds:g}", workers=workers(missing))
+    return server_text("store.server.over", what=what, seconds=f"{seconds:g}")
 
 
 def wait_until(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from d2lps.carriers.rendezvous import DEADLINE, require_seconds
-from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost, server_text
 from d2lps.kvstore.optimizers import Optimizer, State, remembered
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.replication import Replica, View
@@ -32,7 +32,6 @@ from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.told import told
 from d2lps.kvstore.wire.arena import SHARED, Arena
 from d2lps.kvstore.wire.frames import Broken, Entry
 from d2lps.messages import text
@@ -91,7 +90,7 @@ class SlotStore:
     ):
         for name, value, known in (("kind", kind, KINDS), ("lost", lost, LOST)):
             if value not in known:
-                raise Refused(told("store.told.option", name=name, value=repr(value), known=", ".join(known)))
+                raise Refused(server_text("store.server.option", name=name, value=repr(value), known=", ".join(known)))
         self.kind, self.workers, self.lost = kind, workers, lost
         if type(staleness) is not int or not 0 <= staleness < 1 << 53:  # JSON has no larger integers
             raise Refused(text("store.staleness", value=repr(staleness)))
@@ -250,7 +249,7 @@ class SlotStore:
         with self.slot.leading() as core:
             if rank in core.live and not core.losses:
                 return
-            known = told("store.told.loss-waits")
+            known = server_text("store.server.loss-waits")
             self.slot.wait(lambda: core.commit >= max(core.lost_at.values()), self.deadline, known, list)
             if failed := self.failed:
                 raise failed
@@ -314,7 +313,7 @@ class SlotStore:
                 shard = shards[number] if number < len(shards) else self.shard(number)
                 shard.validate_push(elements, dtype)
                 if not synchronous and core.chosen.optimizer is None:
-                    raise Refused(told("store.told.no-optimizer", kind=self.kind))
+                    raise Refused(server_text("store.server.no-optimizer", kind=self.kind))
                 if core.losses:
                     self.require_live(rank)
                 counted = core.counted(rank, number)
@@ -334,7 +333,7 @@ class SlotStore:
         self.slot.wait(
             lambda: shard.version >= round_ - 1 or rank not in core.live or core.over,
             self.deadline,
-            told("store.told.push-waits", push=round_, key=shard.name, round=round_ - 1),
+            server_text("store.server.push-waits", push=round_, key=shard.name, round=round_ - 1),
             lambda: self._missing(shard, shard.version + 1),
         )
         self.require_live(rank)
@@ -481,7 +480,7 @@ class SlotStore:
 
         ``expected``: when worker 0 last said that it is on its way.
         """
-        where = told("store.told.barrier", name=name) if name else told("store.told.the-barrier")
+        where = server_text("store.server.barrier", name=name) if name else server_text("store.server.the-barrier")
         kind = Late if time.monotonic() - expected <= self.deadline else Timeout
         return kind(over(where, self.deadline, missing))
 
@@ -588,8 +587,9 @@ class SlotStore:
             with self.slot.leading() as core:
                 if rank not in core.live:
                     return
-                lost = {"rank": rank, "why": why}
-                sentence = told("store.told.left", **lost) if left else told("store.told.lost", **lost)
+                sentence = server_text("store.server.lost", rank=rank, why=why)
+                if left:
+                    sentence = server_text("store.server.left", rank=rank, why=why)
                 how = "dropped"
                 waits = any(shard.busy for shard in self.shards) or any(
                     not self.readable(number, need) for pull in [*self._pulls] for number, need in pull.wanted
@@ -621,10 +621,10 @@ class SlotStore:
         """Return the sentence for a pull that has waited for a whole deadline."""
         seconds = f"{self.deadline:g}"
         if self.readable(shard.number, need):
-            return told("store.told.unsure", key=shard.name, seconds=seconds)
+            return server_text("store.server.unsure", key=shard.name, seconds=seconds)
         need -= self.staleness if self.kind == "dist_ssp" else 0
         missing = workers(self._missing(shard, need))
-        return told("store.told.pull-late", key=shard.name, seconds=seconds, push=need, workers=missing)
+        return server_text("store.server.pull-late", key=shard.name, seconds=seconds, push=need, workers=missing)
 
     def expire(self) -> None:
         """Answer the pulls that have waited for longer than the deadline. To be called several times per deadline."""

@@ -12,8 +12,7 @@ from contextlib import suppress
 import numpy as np
 
 from d2lps.carriers.tensors import TensorError
-from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.told import told
+from d2lps.kvstore.errors import Refused, server_text
 from d2lps.kvstore.wire import frames
 from d2lps.kvstore.wire.arena import RemoteArena
 from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
@@ -165,7 +164,7 @@ class Channel:
         except BlockingIOError:
             raise Broken("the other end has stopped receiving") from None
         except OSError as error:
-            raise Broken(told("store.told.cut", why=error.strerror or error)) from None
+            raise Broken(server_text("store.server.cut", why=error.strerror or error)) from None
 
     # ---- receiving
 
@@ -271,11 +270,13 @@ class Channel:
             except BlockingIOError:
                 if idle and not done:
                     return None
-                raise Broken(told("store.told.silent-within")) from None
+                raise Broken(server_text("store.server.silent-within")) from None
             except OSError as error:
-                raise Broken(told("store.told.cut", why=error.strerror or error)) from None
+                raise Broken(server_text("store.server.cut", why=error.strerror or error)) from None
+            if not got and idle and not done:
+                raise Broken(server_text("store.server.closed"))
             if not got:
-                raise Broken(told("store.told.closed") if idle and not done else told("store.told.closed-within"))
+                raise Broken(server_text("store.server.closed-within"))
             done += got
         return True
 

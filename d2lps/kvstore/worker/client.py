@@ -22,11 +22,10 @@ from torch import Tensor
 from d2lps.carriers.rendezvous import DEADLINE, require_seconds
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
-from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost, unpacked
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.told import unpacked
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -254,9 +253,7 @@ class ServerClient:
 
     @property
     def _silent(self) -> float:
-        return (
-            0.0 if self._hearing else own_time() - self._heard
-        )  # the channel ends a transfer that stands still
+        return 0.0 if self._hearing else own_time() - self._heard  # the channel ends a transfer that stands still
 
     def _too_late(self, request: Request, silent: float) -> KVError:
         seconds = f"{self.deadline:g}"
@@ -552,7 +549,7 @@ def as_error(metadata: dict) -> KVError:
     """Return the error that a server names in an answer. An unknown name becomes a KVError."""
     sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
     with suppress(Exception):  # whatever a server says, it is an error
-        sentence = str(unpacked(metadata["told"]))
+        sentence = str(unpacked(metadata["packed"]))
     if kind == "WorkerLost":
         return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
     return KINDS.get(kind, KVError)(sentence)

@@ -436,11 +436,7 @@ class DistStore(KVStore):
         error: KVError,
     ) -> None:
         """Count the keys that all their servers have, and note on ``error`` which these are, and which may be."""
-        missing, maybe, silent = (
-            set(),
-            set(),
-            set(),
-        )  # places: a server lacks it, may have it, is silent
+        missing, maybe, silent = (set(), set(), set())  # places: a server lacks it, may have it, is silent
         for request in requests:
             request.counted is True or missing.update(request.places)
             request.counted is False or maybe.update(request.places)
