@@ -52,6 +52,10 @@ def lab(folder: Path, language: str, before: str) -> Iterator[str]:
     first = folder / "ipython" / "profile_default" / "startup" / "first.py"
     first.parent.mkdir(parents=True)
     first.write_text(before, "utf-8")
+    # An automatic save just before the reader's own makes JupyterLab ask which of the two it shall keep.
+    manager = folder / "settings" / "@jupyterlab" / "docmanager-extension" / "plugin.jupyterlab-settings"
+    manager.parent.mkdir(parents=True)
+    manager.write_text(json.dumps({"autosave": False}), "utf-8")
     # JupyterLab's schemas are checked without this module, too, which takes 3 s to make a grammar when it is imported.
     (folder / "without" / "rfc3987_syntax.py").parent.mkdir()
     (folder / "without" / "rfc3987_syntax.py").write_text("raise ImportError\n", "utf-8")
