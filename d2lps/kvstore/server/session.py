@@ -168,13 +168,13 @@ class WorkerSession:
             tensors = buffer.split(sizes) if len(sizes) > 1 else [buffer]
         own = len(tensors) == 1 and not frame.shared  # a piece of a frame would keep all of it
         fresh = [(entry, tensor) for entry, is_new, tensor in zip(frame.entries, new, tensors, strict=True) if is_new]
-        if self.store.record:
-            end = time.monotonic()
-            for entry, tensor in fresh:
-                nbytes = frame.payload if entry.in_rows else tensor.nbytes
-                self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
-        if fresh:
-            self.store.push_all(self.rank, [(entry.part, entry.round, tensor) for entry, tensor in fresh], own)
+        if not fresh:
+            return
+        end = time.monotonic()
+        self.store.push_all(self.rank, [(entry.part, entry.round, tensor) for entry, tensor in fresh], own)
+        for entry, tensor in fresh if self.store.record else ():
+            nbytes = frame.payload if entry.in_rows else tensor.nbytes
+            self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
