@@ -13,6 +13,7 @@ from d2lps.carriers.rendezvous import DEADLINE, require_seconds
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect, socket_folder, validate_placement, validate_replicas
 from d2lps.kvstore.replication import View
+from d2lps.kvstore.server.process import require_server
 from d2lps.kvstore.server.register import Register
 from d2lps.kvstore.server.server import Host, Server, begin
 from d2lps.kvstore.wire.arena import Arena
@@ -174,8 +175,7 @@ class Cluster:
 
 
 def _kill(servers: "Sequence[Server | Host]", number: int) -> None:
-    if type(number) is not int or not 0 <= number < len(servers):
-        raise Refused(text("store.no-server", server=repr(number), last=len(servers) - 1))
+    require_server(number, len(servers))
     servers[number].close()
 
 

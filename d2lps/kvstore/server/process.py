@@ -144,8 +144,13 @@ class Keeper:
 
 def kill(servers: Sequence[ServerProcess | Keeper], owners: Sequence[int], rank: int, number: object) -> None:
     """End server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
-    if type(number) is not int or not 0 <= number < len(owners):
-        raise Refused(text("store.no-server", server=repr(number), last=len(owners) - 1))
+    require_server(number, len(owners))
     if owners[number] != rank:
         raise Refused(text("store.not-my-server", server=number, rank=rank, owner=owners[number]))
     next(server for server in servers if server.number == number).kill()
+
+
+def require_server(number: object, servers: int) -> None:
+    """Raise Refused unless there is a server with this number among so many."""
+    if type(number) is not int or not 0 <= number < servers:
+        raise Refused(text("store.no-server", server=repr(number), last=servers - 1))

@@ -133,13 +133,11 @@ class Slot:
         self.core.receive(("worker", worker), request, now)
         return number
 
-    def forget(self, worker: int, numbers: Iterable[int]) -> None:
-        """Forget requests: no answers to them are wanted any more."""
+    def forget(self, worker: int, number: int) -> None:
+        """Forget a request: no answer to it is wanted any more."""
         with self.lock:
-            core = self.core
-            for number in numbers:
-                self._asked.pop(number, None)
-                core.forget(("worker", worker), number)
+            self._asked.pop(number, None)
+            self.core.forget(("worker", worker), number)
 
     def when_committed(self, act: Callable[[], object]) -> None:
         """Call ``act`` when all that was done here until now is committed, or never if it will not be."""

@@ -350,13 +350,12 @@ class SlotStore:
 
     def push_all(self, rank: int, pushes: Sequence[tuple[int, int, Tensor]], own: bool = False) -> None:
         """Count, as :meth:`push`, all pushes of a frame: (number, round, value) each."""
-        large = [number for number, _, value in pushes if value.nbytes >= DEFERRED]
         with self.slot.leading() as core:
             self.require_live(rank)
             self.require_complete()
             core.push(rank, [(number, round_, Gradient(value, own)) for number, round_, value in pushes])
         # What this worker asks for next comes after a round that it has completed, although others may add it up.
-        self.slot.pause(lambda: not any(map(core.completing, large)), self.deadline)
+        self.slot.pause(lambda: not any(core.completing(number) for number, _, _ in pushes), self.deadline)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Callable, since: int | None = None) -> bool:
         """Give a worker the values of several parts, now or when all of them may be read.
@@ -397,7 +396,7 @@ class SlotStore:
         """Answer a pull with an error, unless it has its answer."""
         number = self._pulls.pop(pull, None)
         if number is not None:
-            self.slot.forget(pull.rank, [number])
+            self.slot.forget(pull.rank, number)
             pull.reply(error)
 
     def readable(self, number: int, need: int) -> bool:
@@ -464,7 +463,7 @@ class SlotStore:
             lost = self.failed or self.left
             if lost or time.monotonic() > until:
                 missing = sorted(self.live - self.slot.core.met(name, number))
-                self.slot.forget(rank, [request])
+                self.slot.forget(rank, request)
                 raise lost or self._late(name, missing, self._expected.get((name, number), -math.inf))
         if not isinstance(answer, m.Done):
             raise lost_here(rank)
