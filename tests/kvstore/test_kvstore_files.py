@@ -344,6 +344,15 @@ def stepped(store, rounds):
     return out
 
 
+def saved_and_stepped(store, path):
+    """Save a store that has begun, do a round, and return the bytes of the file."""
+    began(store)
+    store.save(path)
+    saved = path.read_bytes()
+    stepped(store, range(1))
+    return saved
+
+
 @pytest.fixture
 def held(monkeypatch):
     """Worker 0 does not begin to write before this event is set."""
@@ -464,10 +473,7 @@ def test_a_snapshot_is_lost_with_both_of_its_servers(tmp_path, held):
     path = tmp_path / "saved"
 
     def work(store):
-        began(store)
-        store.save(path)
-        before = path.read_bytes()
-        stepped(store, range(1))
+        before = saved_and_stepped(store, path)
         held.clear()
         said = store.save(path, background=True)
         if store.rank == 0:
@@ -505,10 +511,7 @@ def test_a_failed_save_leaves_the_older_file_and_is_raised_by_wait_or_the_next_s
                 monkeypatch.setattr(checkpoint.os, "fsync", function)
             store.barrier()
 
-        began(store)
-        store.save(path)
-        before = path.read_bytes()
-        stepped(store, range(1))
+        before = saved_and_stepped(store, path)
         fsync_is(full)
         with pytest.raises(Refused, match="No space left"):
             store.save(path)
@@ -587,10 +590,7 @@ def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp
     path = tmp_path / "saved"
     held.set()
     with stores(replicas=replicas, workers=1, deadline=0.5) as (store,):
-        began(store)
-        store.save(path)
-        before = path.read_bytes()
-        stepped(store, range(1))
+        before = saved_and_stepped(store, path)
         held.clear()
         said, begun = store.save(path, background=True), time.monotonic()
         store.close()
@@ -631,10 +631,7 @@ def test_a_lost_worker_0_leaves_the_older_file_and_no_snapshot(tmp_path, held):
     path = tmp_path / "saved"
 
     def work(store):
-        began(store)
-        store.save(path)
-        before = path.read_bytes()
-        stepped(store, range(1))
+        before = saved_and_stepped(store, path)
         store.barrier()
         held.clear()
         said = store.save(path, background=True)

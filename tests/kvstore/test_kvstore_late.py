@@ -107,13 +107,20 @@ def waits(store, pipe):
         pipe.send(error.ranks)
 
 
-@NOTHING_LEFT
-@pytest.mark.fault("F15", "Ctrl-C at a worker that waits in a pull")
-def test_ctrl_c_ends_the_call_and_not_the_store(record_property):
+@contextmanager
+def waiting_for_a_push(seconds):
+    """Yield two workers of which the first has waited in a pull for so long: processes, servers, and both pipes."""
     with joined(waits, 2) as (processes, (first, second)):
         servers = heard(first) + heard(second)
         assert heard(first) == "waits"
-        time.sleep(0.5)
+        time.sleep(seconds)
+        yield processes, servers, first, second
+
+
+@NOTHING_LEFT
+@pytest.mark.fault("F15", "Ctrl-C at a worker that waits in a pull")
+def test_ctrl_c_ends_the_call_and_not_the_store(record_property):
+    with waiting_for_a_push(0.5) as (processes, servers, first, second):
         begin = time.monotonic()
         os.killpg(processes[0].pid, signal.SIGINT)
         took = heard(first) - begin
@@ -131,10 +138,7 @@ def test_ctrl_c_ends_the_call_and_not_the_store(record_property):
 @NOTHING_LEFT
 @pytest.mark.fault("F15", "SIGTERM at a worker that waits in a pull, and has started a server")
 def test_a_worker_that_is_terminated_leaves_nothing(recovery):
-    with joined(waits, 2) as (processes, (first, second)):
-        servers = heard(first) + heard(second)
-        assert heard(first) == "waits"
-        time.sleep(0.3)
+    with waiting_for_a_push(0.3) as (processes, servers, first, second):
         processes[0].terminate()
         processes[0].join(5)
         second.send("push")
