@@ -10,12 +10,15 @@ WORKERS := 3
 # A file with the chapters and exercises of one's own course, and a folder with further cases of its exercises.
 TOC :=
 VARIANTS :=
+# A seed: the tests' files run in a random order.
+ORDER :=
+export D2LPS_ORDER := $(ORDER)
 export D2LPS_TOC := $(TOC)
 export D2LPS_VARIANTS := $(VARIANTS)
 REPEAT := 200
 SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test quick check figures bench faults shake simulate build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test durations quick check figures bench faults shake simulate build lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -49,7 +52,7 @@ grade: $(ready) ## grade a class: FOLDER=class OUT=report (ARGUMENTS='--language
 	@test -n '$(FOLDER)' || { echo "Name the folder of the class: make grade FOLDER=class OUT=report" >&2; exit 2; }
 	$(python) -m course.classes '$(FOLDER)' $(if $(OUT),--out '$(OUT)') $(ARGUMENTS)
 
-test: $(ready) ## run ruff and all tests (WORKERS=3: in three processes)
+test: $(ready) ## run ruff and all tests (WORKERS=3: in three processes; ORDER=seed: files in a random order)
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
@@ -57,6 +60,9 @@ test: $(ready) ## run ruff and all tests (WORKERS=3: in three processes)
 	$(python) -m ruff format --check -q d2lps course tests
 	@# .ci/run asks for pytest's own exit status, which make would not pass on.
 	@$(python) -m pytest -n $(WORKERS) $(if $(RESULT),|| echo $$? >'$(RESULT)')
+
+durations: export D2LPS_RECORD := 1
+durations: test ## run all tests, and record how long each takes: later runs begin with the longest
 
 quick: WORKERS = 2
 quick: $(ready) ## run only the fast tests; run it often
