@@ -1,7 +1,7 @@
-"""The syllabus for teachers, ``docs/syllabus.md``: plans by week, outcomes and exam questions.
+"""The syllabus for teachers, ``docs/syllabus.md``, and the table of all chapters, ``docs/chapters.md``.
 
 Everything comes from ``toc.toml``, the texts of the chapters and ``docs/exam.md``; only the plans are chosen here.
-``python -m course.syllabus`` writes it.
+``python -m course.syllabus`` writes both.
 """
 
 import re
@@ -17,7 +17,12 @@ PLANS = {  # weeks: the numbers of the chapters of each
     6: ("00 01", "02", "03 07", "04 05", "08 09", "12 13"),
     12: ("00 01", "02", "03", "04", "05", "06 06b", "07 11", "08", "09", "10", "12 13", "14 15"),
 }
-FILE, EXAM = "docs/syllabus.md", "docs/exam.md"
+FILE, EXAM, CHAPTERS = "docs/syllabus.md", "docs/exam.md", "docs/chapters.md"
+HEADINGS = {  # of the table in each language
+    "en": ("English", "chapter", "minutes"),
+    "vi": ("Tiếng Việt", "chương", "phút"),
+    "zh": ("中文", "章", "分钟"),
+}
 LEAD = """\
 # Syllabus
 
@@ -77,6 +82,23 @@ def syllabus(book: Book) -> str:
     return "\n".join([*parts, POLICY])
 
 
+def chapters(book: Book) -> str:
+    """Return the table of all chapters in each language, with links to their notebooks."""
+    parts = ["# The chapters\n\nMade by `python -m course.syllabus` from `chapters/toc.toml`.\n"]
+    for language, (name, *columns) in HEADINGS.items():
+        rows = [f"| {' | '.join(columns)} | |\n|:---|---:|:---|\n"]
+        for slug, titles in book.contents.items():
+            link = f"[{numbered(language, slug, titles[language])}](../chapters/{slug}/{language}.ipynb)"
+            rows.append(f"| {link} | {book.minutes[slug]} | {book.abouts[slug][language]} |\n")
+        parts.append(f"## {name}\n\n{''.join(rows)}")
+    return "\n".join(parts)
+
+
+def pages(book: Book) -> dict[Path, str]:
+    """Return the pages that follow from the chapters, by their paths."""
+    return {book.root / FILE: syllabus(book), book.root / CHAPTERS: chapters(book)}
+
+
 if __name__ == "__main__":
     allow_any_letter()
-    print(*write({Path(Book().root, FILE): syllabus(Book())}), sep="\n")
+    print(*write(pages(Book())), sep="\n")

@@ -72,12 +72,10 @@ def test_processes_need_no_address_of_the_host_name(nameless):
     assert done.stdout == "9930\n", done.stderr
 
 
-def test_the_torchrun_line_in_the_readme_needs_no_address_of_the_host_name(nameless):
-    readme = (ROOT / "README.md").read_text("utf-8")
-    line, program = re.search(r"`\.venv/bin/torchrun (.*? )(examples/ring\.py)`:", readme).groups()
-    assert (
-        (ROOT / program).read_text("utf-8").endswith(re.search("```text\n(import torch.*?)```", readme, re.DOTALL)[1])
-    )
+def test_torchrun_line_of_the_package_page_needs_no_address_of_the_host_name(nameless):
+    page = (ROOT / "docs/package.md").read_text("utf-8")
+    line, program = re.search(r"`\.venv/bin/torchrun (.*? )(examples/ring\.py)`:", page).groups()
+    assert (ROOT / program).read_text("utf-8").endswith(re.search("```text\n(import torch.*?)```", page, re.DOTALL)[1])
     done = nameless("-m", "torch.distributed.run", *shlex.split(line.replace("=4", "=2")), str(ROOT / program))
     assert done.stdout.startswith("<Trace: gloo ×2"), done.stderr
 
