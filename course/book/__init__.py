@@ -11,7 +11,7 @@ __main__.py. Each module imports only modules listed before it:
 * ``reading`` splits a text into prose, formulas, code and links; ``language`` checks numbers, letters and style by the
   data in ``rules/``; ``glossary`` checks terms and symbols; ``agree`` records which sections were read side by side;
   ``check`` runs all checks;
-* ``workspace`` makes the readers' copies and starts JupyterLab; ``pull`` brings their edited prose back.
+* ``workspace`` makes the readers' copies and starts JupyterLab.
 """
 
 import sys

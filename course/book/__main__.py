@@ -1,4 +1,4 @@
-"""The commands of ``python -m course.book``: build, check, agree, pull, lab, figures."""
+"""The commands of ``python -m course.book``: build, check, agree, lab, figures."""
 
 import argparse
 import sys
@@ -10,7 +10,6 @@ from course.book.agree import renew, side_by_side
 from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
-from course.book.pull import pull as pull_prose
 from course.book.stills import texts
 from d2lps.messages import LANGUAGES, allow_any_letter
 
@@ -83,12 +82,6 @@ def _write(book: Book, files: dict[Path, str]) -> int:
     return 0
 
 
-def pull(book: Book, arguments: argparse.Namespace) -> int:
-    """Bring prose edited in a workspace notebook back into its chapter; code is edited in lesson.py."""
-    print(*pull_prose(book, Path(arguments.notebook)), sep="\n")
-    return 0
-
-
 def lab(book: Book, arguments: argparse.Namespace) -> int:
     """Copy the chapters into workspace/, without overwriting edited copies, and open JupyterLab."""
     chosen, hint = workspace.language(book, arguments.language)
@@ -108,7 +101,6 @@ COMMANDS = {
         (["names"], {"nargs": "*", "metavar": "section", "help": "chapter and ids of its sections"}),
         (["--all"], {"action": "store_true", "help": "every section of the chapter"}),
     ],
-    pull: [(["notebook"], {"help": "for example workspace/vi/01-data-parallelism.ipynb"})],
     lab: [
         (["--language"], {"choices": LANGUAGES, "help": "the language to open, also the next time"}),
         (["--no-browser"], {"action": "store_true", "help": "print the address and open no browser"}),

@@ -26,14 +26,8 @@ class Part:
     """The source of one cell: a code cell, or the prose and figures between two of them."""
 
     id: str
-    section: str
     blocks: tuple[Block, ...]
     code: bool = False
-    first: bool = False
-
-    @property
-    def source(self) -> str:
-        return "".join(block.text for block in self.blocks)
 
 
 def parts(chapter: Chapter, language: str) -> Iterator[Part]:
@@ -49,10 +43,10 @@ def parts(chapter: Chapter, language: str) -> Iterator[Part]:
             if prose:
                 count += 1
                 alone = count == 1 and section.id not in codes
-                yield Part(section.id if alone else f"{section.id}-{count}", section.id, tuple(prose), first=count == 1)
+                yield Part(section.id if alone else f"{section.id}-{count}", tuple(prose))
                 prose = []
             if block:
-                yield Part(block.name, section.id, (block,), code=True)
+                yield Part(block.name, (block,), code=True)
 
 
 def alternative(name: str, caption: str) -> str:
@@ -69,12 +63,6 @@ def captions(chapter: Chapter, language: str) -> dict[str, str]:
         number = f"{chapter.number}.{count}" if chapter.number else str(count)
         numbered[name] = text_in(language, "book.figure", number=number, caption=caption) if caption else ""
     return numbered
-
-
-def without_number(caption: str, language: str) -> str:
-    """Remove the number from a caption."""
-    pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
-    return re.sub("^" + pattern.replace("@", r"(?:(?:\d+[a-z]?|[A-Z])\.)?\d+"), "", caption)
 
 
 def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:

@@ -1,16 +1,13 @@
 """The readers' copies of the notebooks in ``workspace/``: never overwritten once edited, and opened in JupyterLab.
 
-The metadata ``d2lps`` of a copy has the chapter, the language, and the compressed sources that it was made from. They
-show if the copy was edited, and are the base when its prose is pulled, so a copy may be renamed or moved.
+The metadata ``d2lps`` of a copy has the chapter, the language, and digests of the sources that it was made from and of
+its cells. They show whether the copy was edited, so it may be renamed or moved.
 """
 
-import base64
 import itertools
 import json
 import os
 import sys
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,7 +15,6 @@ import nbformat
 
 from course.book import way
 from course.book.findings import COMMAND, BookError
-from course.book.lesson import read_cells, read_text
 from course.book.library import Book, Chapter, digest, write
 from course.book.notebook import dumps, notebook
 from course.book.stills import committed, place
@@ -29,43 +25,22 @@ KEY = "d2lps"
 VIEW_METADATA = {"collapsed", "jp-MarkdownHeadingCollapsed", "scrolled", "trusted"}  # written by looking at a cell
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The sources of one edition of a chapter in one language."""
-
-    chapter: str
-    language: str
-    lesson: str
-    prose: str
-    cites: dict[str, str]
-    end: str = ""  # older copies have none
-
-    def metadata(self) -> dict:
-        """Return the metadata that a notebook keeps."""
-        sources = {"lesson": self.lesson, "prose": self.prose, "cites": self.cites, "end": self.end}
-        sources = json.dumps(sources, sort_keys=True)
-        base = base64.b64encode(zlib.compress(sources.encode(), 9)).decode()
-        return {"chapter": self.chapter, "language": self.language, "base": base}
-
-    def read(self) -> Chapter:
-        """Return the chapter of that edition, in this one language."""
-        text = read_text(self.prose, f"{self.language}.md")
-        return Chapter(self.chapter, self.lesson, read_cells(self.lesson), {self.language: text})
+def sources(book: Book, chapter: Chapter, language: str) -> dict[str, str]:
+    """Return the metadata of a copy that say what it was made from: chapter, language, and a digest of the sources."""
+    text = chapter.texts[language]
+    links, end = book.links(language, workspace=True), way.end(book, chapter.slug, language, workspace=True)
+    cited = sorted({key for section in text.sections for key in section.cited()} & {*links})
+    made_of = [chapter.lesson, text.source, {key: links[key] for key in cited}, end]
+    return {"chapter": chapter.slug, "language": language, "base": digest(json.dumps(made_of, ensure_ascii=False))}
 
 
-def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[str, str], end: str = "") -> Origin:
-    """Return an edition from its sources, with only the citations that the prose makes."""
-    sections = read_text(prose, f"{language}.md").sections
-    keys = sorted({key for section in sections for key in section.cited()})
-    return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites}, end)
-
-
-def copy(source: Origin, still: nbformat.NotebookNode | None = None) -> nbformat.NotebookNode:
-    """Make a reader's copy, with its sources in the metadata, and the still of its opening."""
-    book = place(notebook(source.read(), source.language, source.cites, source.end), still)
-    book.metadata[KEY] = source.metadata()
-    book.metadata[KEY]["made"] = _content(book)
-    return book
+def copy(book: Book, chapter: Chapter, language: str) -> nbformat.NotebookNode:
+    """Make a reader's copy, with the digest of its sources in the metadata, and the still of its opening."""
+    links, end = book.links(language, workspace=True), way.end(book, chapter.slug, language, workspace=True)
+    made = place(notebook(chapter, language, links, end), committed(book, chapter.slug, language))
+    made.metadata[KEY] = sources(book, chapter, language)
+    made.metadata[KEY]["made"] = _content(made)
+    return made
 
 
 def load(path: Path) -> nbformat.NotebookNode:
@@ -78,25 +53,9 @@ def load(path: Path) -> nbformat.NotebookNode:
         raise BookError(f"{path} is not a notebook ({error}); name another, or make one with `{COMMAND} lab`") from None
 
 
-def origin_of(book: nbformat.NotebookNode, path: Path) -> Origin:
-    """Return the sources of a copy; raise BookError if it has none in its metadata."""
-    data = book.metadata.get(KEY, {})
-    try:
-        return Origin(data["chapter"], data["language"], **json.loads(zlib.decompress(base64.b64decode(data["base"]))))
-    except (KeyError, TypeError, ValueError, zlib.error):
-        raise BookError(
-            f"{path} does not say what it was made from; copy your edits into a notebook made by `{COMMAND} lab`"
-        ) from None
-
-
-def touched(book: nbformat.NotebookNode) -> bool:
+def touched(copy: nbformat.NotebookNode) -> bool:
     """Return whether a cell of the copy was changed or run; opening the copy does not count."""
-    if book.metadata.get(KEY, {}).get("made") in (_content(book), _everything(book)):
-        return False
-    try:  # the digest of an older copy covers metadata that JupyterLab may have rewritten since
-        return _content(copy(origin_of(book, Path()))) != _content(book)
-    except BookError:
-        return True
+    return copy.metadata.get(KEY, {}).get("made") != _content(copy)
 
 
 def _content(book: nbformat.NotebookNode) -> str:
@@ -108,13 +67,6 @@ def _content(book: nbformat.NotebookNode) -> str:
     return digest(json.dumps(cells, sort_keys=True))
 
 
-def _everything(book: nbformat.NotebookNode) -> str:
-    """Return the digest that older copies have, which covers the whole notebook."""
-    data = {key: value for key, value in book.metadata.get(KEY, {}).items() if key != "made"}
-    content = dict(book) | {"metadata": dict(book.metadata) | {KEY: data}}
-    return digest(json.dumps(content, sort_keys=True))
-
-
 def lay_out(book: Book) -> list[str]:
     """Put a copy of every chapter into ``workspace/``, in every language, and return notes for the reader.
 
@@ -123,27 +75,30 @@ def lay_out(book: Book) -> list[str]:
     notes = []
     for slug in book.slugs():
         chapter = book.chapter(slug)
-        for language, text in chapter.texts.items():
-            links, end = book.links(language, workspace=True), way.end(book, slug, language, workspace=True)
-            newest = edition(slug, language, chapter.lesson, text.source, links, end)
-            home = own_copy(book, slug, language)
+        for language in chapter.texts:
+            newest, home = sources(book, chapter, language), own_copy(book, slug, language)
             path = next(path for path in _names(home) if not path.exists() or _free(path, newest))
-            if path.exists() and origin_of(load(path), path) == newest:
+            if path.exists() and _is(load(path), newest):
                 continue
-            write({path: dumps(copy(newest, committed(book, slug, language)))})
+            write({path: dumps(copy(book, chapter, language))})
             if path != home:
                 kept_name, new_name = (file.relative_to(book.root).as_posix() for file in (home, path))
                 notes.append(f"{kept_name} is yours and stays; the newer edition is {new_name}")
     return notes
 
 
-def _free(path: Path, newest: Origin) -> bool:
+def _is(copy: nbformat.NotebookNode, newest: dict[str, str]) -> bool:
+    """Return whether the copy was made from these sources."""
+    return newest.items() <= copy.metadata.get(KEY, {}).items()
+
+
+def _free(path: Path, newest: dict[str, str]) -> bool:
     """Return whether the file is this edition already, or an untouched copy that may be replaced."""
     try:
         copy_there = load(path)
-        return origin_of(copy_there, path) == newest or not touched(copy_there)
     except BookError:
         return False
+    return _is(copy_there, newest) or not touched(copy_there)
 
 
 def _names(home: Path):

@@ -1,22 +1,18 @@
 """The readers' workspace: copies are laid out, never overwritten once edited, and opened in JupyterLab."""
 
-import base64
 import json
 import shutil
-import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from helpers import workspaces
-from helpers.small_book import FILES, LESSON, SLUG, VI, edit, files
+from helpers.small_book import LESSON, SLUG, VI, edit, files
 from helpers.workspaces import COPY, Notebook
 
 from course.book import workspace
 from course.book.__main__ import main
-from course.book.pull import pull
-from course.book.workspace import load, origin_of, touched
+from course.book.workspace import load, touched
 
 book, notebook = workspaces.book, workspaces.notebook
 
@@ -26,12 +22,11 @@ def lab(book, capsys, *more) -> str:
     return capsys.readouterr().out
 
 
-def test_a_copy_is_the_chapters_notebook_and_its_origin(book):
+def test_copy_is_the_notebook_of_the_chapter(book):
     for language in ("en", "vi", "zh"):
         path = book.root / "workspace" / language / f"{SLUG}.ipynb"
         made = load(path)
         assert made.cells == load(book.folder(SLUG) / f"{language}.ipynb").cells
-        assert origin_of(made, path).prose == FILES[f"chapters/{SLUG}/{language}.md"]
         assert not touched(made)
         assert (path.parent / "../../img/star.svg").resolve() == book.figure("star")
 
@@ -78,18 +73,6 @@ def test_a_copy_leads_to_the_copy_of_the_next_chapter_and_follows_its_sentence(b
     )
 
 
-def test_an_untouched_copy_from_before_notebooks_had_an_end_is_replaced(book, capsys):
-    path = book.root / COPY
-    made = workspace.copy(replace(origin_of(load(path), path), end=""))
-    base = json.loads(zlib.decompress(base64.b64decode(made.metadata[workspace.KEY]["base"])))
-    del base["end"]
-    made.metadata[workspace.KEY]["base"] = base64.b64encode(zlib.compress(json.dumps(base).encode())).decode()
-    nbformat.write(made, path)
-    assert not touched(load(path)) and load(path).cells[-1].id == "last"
-    assert "newer" not in lab(book, capsys)
-    assert load(path).cells[-1].source == 'd2lps.progress("01")'
-
-
 def opened(path):
     """Return the notebook that JupyterLab writes when a reader opens it, folds a heading, and a save happens."""
     made = nbformat.read(path, as_version=4)
@@ -110,17 +93,6 @@ def test_opening_a_notebook_does_not_touch_it(book, capsys):
     assert not (book.root / "workspace/vi/01-small (new).ipynb").exists()
 
 
-@pytest.mark.parametrize("look", [lambda path: None, opened])
-def test_a_copy_with_the_old_digest_is_known_to_be_untouched(book, capsys, look):
-    made = nbformat.read(book.root / COPY, as_version=4)
-    made.metadata["d2lps"]["made"] = workspace._everything(made)
-    nbformat.write(made, book.root / COPY)
-    look(book.root / COPY)
-    edit(book, VI, "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
-    assert "newer" not in lab(book, capsys)
-    assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
-
-
 @pytest.mark.parametrize("change", ["source", "outputs", "execution_count", "deleted", "tags", "moved"])
 def test_any_change_of_a_cell_is_work(book, notebook, change):
     star = notebook["star"]
@@ -138,13 +110,6 @@ def test_any_change_of_a_cell_is_work(book, notebook, change):
     assert touched(load(notebook.path))
 
 
-def test_after_a_pull_the_notebook_is_the_newest_edition(book, notebook, capsys):
-    notebook.replace("one", "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
-    notebook.save()
-    pull(book, notebook.path)
-    assert "newer" not in lab(book, capsys)
-
-
 def test_a_notebook_from_before_a_module_moved_keeps_its_code_and_gets_a_newer_edition(book, capsys):
     edit(book, LESSON, "import d2lps\n", "import d2lps\nfrom d2lps.old.place import Table\n")
     lab(book, capsys)
@@ -154,8 +119,7 @@ def test_a_notebook_from_before_a_module_moved_keeps_its_code_and_gets_a_newer_e
     notebook.save()
     said = "workspace/vi/01-small.ipynb is yours and stays; the newer edition is workspace/vi/01-small (new).ipynb\n"
     assert lab(book, capsys).startswith(said)
-    pull(book, notebook.path)
-    assert "Bây giờ hãy chạy thử:" in (book.root / VI).read_text("utf-8")
+    assert "Bây giờ hãy chạy thử:" in notebook.path.read_text("utf-8")
     assert "d2lps.old.place" in notebook.path.read_text("utf-8")
 
 
