@@ -76,12 +76,8 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
             taken for dead after a second, checked every 0.1 s; a server whose connections end, at once.
         placement (Placement or mapping, optional): The servers of each key: a
             :class:`~d2lps.algorithms.placement.Placement`, or its numbers ``{"large": …, "virtual": …}``.
-        tls (mapping, optional): Between hosts: the PEM files that identify workers and servers, ``{"certificate": …,
-            "key": …, "authority": …}``, by default those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and
-            ``D2LPS_TLS_AUTHORITY`` name; then no secret is needed. On one host it has no effect, because no data leaves
-            the host.
         transport ({"tcp"}, optional): Use TCP also on one host, instead of Unix sockets and shared memory, for
-            comparisons. It needs a secret in ``D2LPS_SECRET``, or ``tls``, as between hosts.
+            comparisons. It needs a secret in ``D2LPS_SECRET``, as between hosts.
 
     Returns:
         (KVStore): The store, to be closed at the end, best by ``with``.

@@ -17,7 +17,6 @@ from d2lps.kvstore.server.process import require_server
 from d2lps.kvstore.server.register import Register
 from d2lps.kvstore.server.server import Host, Server, begin
 from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.tls import Certificates, validate_certificates
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text
 
@@ -29,10 +28,8 @@ class Cluster:
         kind ({"dist_sync", "dist_async", "dist_ssp"}): When a push counts, as :func:`d2lps.kvstore.create` has it.
         workers, servers: Their numbers, 1 or more.
         transport ({"unix", "tcp"}): Sockets in a private folder, or the loopback interface.
-        secret: Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"`` and without
-            ``tls``, as other users of this machine can reach the loopback interface.
-        tls: With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see
-            :mod:`d2lps.kvstore.wire.tls`.
+        secret: Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"``, as
+            other users of this machine can reach the loopback interface.
         placement: The places of keys on servers, or ``{"large": …, "virtual": …}`` of
             :class:`~d2lps.algorithms.placement.Placement`.
         staleness, lost, deadline, record, replicas: As :func:`d2lps.kvstore.create` has them.
@@ -43,7 +40,7 @@ class Cluster:
         placement: The places of keys on servers.
 
     Raises:
-        Refused: If an option is not one of these, or a file of ``tls`` cannot be used.
+        Refused: If an option is not one of these.
 
     Example:
         >>> import threading, torch
@@ -72,7 +69,6 @@ class Cluster:
         secret: bytes = b"",
         placement: Placement | Mapping | None = None,
         record: bool = False,
-        tls: Mapping | Certificates | None = None,
         replicas: int = 0,
     ):
         require_count("workers", workers, error=Refused)
@@ -81,10 +77,7 @@ class Cluster:
         validate_replicas(replicas, servers)
         if transport not in ("unix", "tcp"):
             raise Refused(text("store.transport", transport=repr(transport)))
-        if tls is not None and transport == "unix":
-            raise Refused("tls is for transport='tcp': a Unix socket is this user's own, and no wire")
-        files = None if tls is None else validate_certificates(tls)
-        if transport == "tcp" and files is None:
+        if transport == "tcp":
             secret = secret or secrets.token_bytes(32)
         self.placement = validate_placement(placement, servers)
         self.servers: list[Server | Host] = []
@@ -95,7 +88,7 @@ class Cluster:
         self._end = weakref.finalize(Cluster, _end, *self._ends)
         settings = {"kind": kind, "workers": workers, "staleness": staleness, "lost": lost}
         settings |= {"deadline": deadline, "record": record}
-        common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
+        common = {"secret": secret, "run": secrets.token_hex(8)}
         self._register = Register() if replicas else None
         where = {"servers": servers, "register": self._register, "folder": self._folder}
         self._host = partial(Host, settings=settings, run=common, **where)

@@ -23,7 +23,6 @@ from d2lps.kvstore.server.server import begin
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.handshake import read_secret
-from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text, why
@@ -171,7 +170,6 @@ def launch(
     joining: float | None = None,
     record: bool = False,
     placement: Placement | Mapping | None = None,
-    tls: Mapping | Certificates | None = None,
     transport: str | None = None,
     replicas: int = 0,
 ) -> DistStore:
@@ -186,21 +184,18 @@ def launch(
     if servers is not None:
         validate_placement(placement, require_count("servers", servers, error=Refused))
         validate_replicas(replicas, servers)
-    files = validate_certificates(tls)
     plain = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     if transport not in (None, "tcp"):
         raise Refused(text("store.over-tcp", transport=repr(transport)))
     options = settings | {"servers": servers, "placement": plain, "transport": transport, "replicas": replicas}
-    options["tls"] = files is not None  # the files may lie in different places
     workers = meet("kvstore", options, joining, secrets.token_hex(8))
     local = workers.one_host and transport is None  # Unix sockets and shared memory
-    files = None if local else files
     with closing(workers.rendezvous), ExitStack() as undo:
         count = require_count("servers", workers.size if servers is None else servers, error=Refused)
         placement = validate_placement(placement, count)
         settings |= {"workers": workers.size}
         replicas = validate_replicas(replicas, count)
-        spec = {"store": settings, "run": workers.run, "servers": count, "replicas": replicas, "tls": files}
+        spec = {"store": settings, "run": workers.run, "servers": count, "replicas": replicas}
         started, names = _start_servers(workers, spec, local, undo)
         kills, register = partial(kill, started[:], owners(workers.hosts, count), workers.rank), None
         addresses: list = [names[number][number][2] for number in range(count)]
@@ -213,7 +208,7 @@ def launch(
         clients: list = []
 
         def connect_to_all() -> None:
-            who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
+            who = {"secret": read_secret() or b"", "run": workers.run}
             where = {"arena": arena, "register": register, "deadline": deadline}
             clients.extend(connect(addresses, workers.rank, undo, **who, **where))
 
@@ -233,7 +228,6 @@ def _start_servers(workers: Workers, spec: dict, local: bool, undo: ExitStack) -
     started: list = []
 
     def start_mine() -> list:
-        spec["tls"] and context(spec["tls"], False)  # so that all workers know of invalid files
         with ExitStack() as until_started:
             folder, *holds = socket_folder() if mine and local else (None,)  # the descriptor keeps the folder
             for descriptor in holds:

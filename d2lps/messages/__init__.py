@@ -6,7 +6,7 @@
 >>> speak("en")
 
 ``en.toml``, ``vi.toml`` and ``zh.toml`` hold the sentences under the same keys with the same placeholders (a test
-compares them), errors that a learner can cause included. Messages for operators (ports, certificates, contents of
+compares them), errors that a learner can cause included. Messages for operators (ports, secrets, contents of
 files) are English only. Start with ``spoken.py``: it keeps the language in force and finds a sentence by its key.
 ``marked.py`` writes one text in all languages at once, for notebooks that run once for all readers; ``raised.py``
 decides how an error looks in a notebook; ``counted.py`` notes how far a long loop has come.

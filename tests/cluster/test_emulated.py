@@ -204,26 +204,20 @@ def trains(rounds):
             slowest = max(slowest, time.monotonic() - start)
             seen.append(out.unique().tolist())
             time.sleep(0.02)
-        secured = {type(line._channel.sock).__name__ for line in store.clients}
-        return seen[0], seen[-1], slowest, [view.members for view in store.views], secured
+        return seen[0], seen[-1], slowest, [view.members for view in store.views]
 
 
 @pytest.mark.fault("F2", "host killed, with a worker, and a server that has a copy on another")
-def test_training_continues_after_a_host_is_killed_with_its_worker_and_server(tmp_path):
-    """It ends as if its power were cut: nobody is told. They speak TLS."""
-    shown = {"CERTIFICATE": "node.pem", "KEY": "node.key", "AUTHORITY": "authority.pem"}
-    for name in shown.values():
-        (tmp_path / name).write_bytes((Path(__file__).parents[1] / "kvstore" / "certificates" / name).read_bytes())
-        (tmp_path / name).chmod(0o600)
-    env = {f"D2LPS_TLS_{what}": str(tmp_path / name) for what, name in shown.items()}
+def test_training_continues_after_a_host_is_killed_with_its_worker_and_server():
+    """It ends as if its power were cut: no host says goodbye."""
     with emulated(hosts=3, gpus_per_host=0, bandwidth="200 Mbit/s") as hosts:
-        job = begun(hosts, trains, 250, env=env)
+        job = begun(hosts, trains, 250)
         hosts.kill("host2")
         with pytest.raises(HostLost, match="host2 is lost") as lost:
             job.results()
-        for first, last, slowest, members, secured in lost.value.results[:2]:
+        for first, last, slowest, members in lost.value.results[:2]:
             assert first == [21.0] and last == [5.0], "all elements of a key are of the same workers"
-            assert members == [(0, 1), (1,), (0,)] and secured == {"Secured"}
+            assert members == [(0, 1), (1,), (0,)]
             assert slowest < 2 * DEADLINE
 
 

@@ -32,15 +32,14 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 MIB = 1 << 20
 
 
-def tables(kind="dist_sync", workers=2, servers=1, secret=b"", certificates=None, **options):
-    """Start servers in this process: with a secret or TLS on the loopback interface, else on this user's sockets."""
+def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
+    """Start servers in this process: with a secret on the loopback interface, else on this user's sockets."""
     return [
         Server(
             SlotStore(kind, workers, deadline=DEADLINE, **options),
-            ("127.0.0.1", 0) if secret or certificates else socket_path(),
+            ("127.0.0.1", 0) if secret else socket_path(),
             secret=secret,
             number=number,
-            certificates=certificates,
         )
         for number in range(servers)
     ]
@@ -54,7 +53,7 @@ def socket_path() -> str:
 def store(servers, rank, workers=2, addresses=None, kind="dist_sync", deadline=DEADLINE, **options):
     """Return the store of one worker, which knows the secret if one is needed and no other is given."""
     where = {server.number: server.address for server in servers} | (addresses or {})
-    if not options.get("certificates") and not all(isinstance(address, str) for address in where.values()):
+    if not all(isinstance(address, str) for address in where.values()):
         options = {"secret": SECRET} | options
     lines = [ServerClient(number, address, rank, deadline=deadline, **options) for number, address in where.items()]
     return DistStore(kind, rank, workers, lines, Placement(len(servers), large=1000))

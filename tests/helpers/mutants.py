@@ -107,22 +107,6 @@ def always(parameter: str, value: object) -> Change:
     return change
 
 
-def locked(lock: str) -> Change:
-    """Do everything in the function under ``self.lock``, not only a part of it."""
-
-    def is_locked(node: ast.stmt) -> bool:
-        return isinstance(node, ast.With) and any(mentions(item.context_expr, (lock,)) for item in node.items)
-
-    def change(function: ast.FunctionDef) -> int:
-        inside = [each for node in function.body for each in (node.body if is_locked(node) else [node])]
-        count = sum(map(is_locked, function.body))
-        (under,) = ast.parse(f"with self.{lock}: pass").body
-        under.body, function.body = inside, [under]
-        return count
-
-    return change
-
-
 # ---------------------------------------------------------------- what fails
 
 

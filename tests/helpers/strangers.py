@@ -26,7 +26,7 @@ import torch
 import d2lps.kvstore.server.server
 import d2lps.kvstore.server.session
 from d2lps.kvstore import KVError
-from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Channel, Op, handshake, tls
+from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Channel, Op, handshake
 from d2lps.kvstore.worker.client import INCARNATION
 from helpers.breaking import MIB, SECRET, Between, closing, connected
 
@@ -49,21 +49,6 @@ def framed(op: int, table: bytes = b"", payload: bytes = b"", entries: int = 0) 
 def in_json(op: int, said: dict) -> bytes:
     """Return a frame with ``said`` as its table."""
     return framed(op, json.dumps(said).encode())
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory):
-    """``certificates(certificate="expired.pem", …)``: those of a node, with others in their place."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for file in (Path(__file__).parents[1] / "kvstore/certificates").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-        (folder / file.name).chmod(0o600)  # a clone's files can be read by all
-
-    def named(**others):
-        usual = {"certificate": "node.pem", "key": "node.key", "authority": "authority.pem"}
-        return tls.Certificates(**{name: str(folder / file) for name, file in (usual | others).items()})
-
-    return named
 
 
 # ---------------------------------------------------------------- strangers

@@ -202,16 +202,15 @@ def test_an_error_for_the_readers_of_all_languages_needs_no_file():
     assert VIETNAMESE.search(sentence) and CHINESE.search(sentence) and "16 GB/s" in sentence, sentence
 
 
-# Errors that only operators see, or authors of their own server or frames: addresses, certificates, files, memory.
+# Errors that only operators see, or authors of their own server or frames: addresses, secrets, files, memory.
 OPERATORS = re.compile(
-    r"kvstore/server/|kvstore/wire/(arena|handshake|tls)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
+    r"kvstore/server/|kvstore/wire/(arena|handshake)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
 )
 TYPED = "UnitError TopologyError TensorError TraceError DrawingError PlacementError ProcessesError NoRanks RankLost "
 TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown ScalingError"
 ENGLISH = {
     "carriers/ranks.py": 2,  # ports and addresses of torchrun
     "notebook/ranks/notebook.py": 1,  # hands on what a rank has raised
-    "kvstore/in_process.py": 1,  # TLS
     "kvstore/values.py": 2,  # hand on what torch says
     "kvstore/worker/client.py": 4,  # secrets, what cannot be sent, and answers that no server gives
 }

@@ -19,7 +19,6 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.server.register import joined
 from d2lps.kvstore.server.server import Host
 from d2lps.kvstore.wire.handshake import read_secret
-from d2lps.kvstore.wire.tls import Certificates
 
 ALONE = 0.5  # seconds without its parent and any other, after which one that holds nothing ends
 
@@ -34,8 +33,7 @@ def main() -> None:
     spec = receive(parent)
     folder, register = spec["folder"], joined(spec["run"]) if spec["replicas"] else None
     try:
-        certificates = spec["tls"] and Certificates(*spec["tls"])
-        run = {"run": spec["run"], "secret": read_secret() or b"", "certificates": certificates}
+        run = {"run": spec["run"], "secret": read_secret() or b""}
         where = {"folder": folder, "address": spec["address"]}
         host = Host(spec["number"], spec["servers"], spec["store"], register, run, **where)
     except Refused as error:

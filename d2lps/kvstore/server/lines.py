@@ -15,7 +15,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
 from d2lps.kvstore.server.coding import Piece, buffers, decode, encode, layout, split
-from d2lps.kvstore.wire import handshake, tls
+from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
@@ -31,7 +31,6 @@ class Peers(NamedTuple):
 
     run: str
     secret: bytes = b""
-    certificates: tls.Certificates | None = None
 
     def connect(self, slot: int, mine: Name, other: Name) -> Channel:
         """Return a connection to ``other``. Raises OSError, Broken or Refused."""
@@ -41,10 +40,8 @@ class Peers(NamedTuple):
         try:
             sock.connect(address)
             channel = Channel(sock, 1.0)
-            safe = tls.context(self.certificates, False) if self.certificates else None
-            safe and tls.as_worker(channel, safe, 1.0)
             hello = {"rank": -1, "run": self.run, "slot": slot, "server": mine}
-            handshake.as_worker(channel, self.secret, hello, not safe and not loopback(address))
+            handshake.as_worker(channel, self.secret, hello, not loopback(address))
             channel.patience(STILL)
             return channel
         except BaseException:
@@ -161,7 +158,7 @@ class Line:
                 self._channel.close()
         except (ConnectionRefusedError, FileNotFoundError):
             gone = True
-        except (OSError, Refused, tls.Garbled):
+        except (OSError, Refused):
             pass  # it may listen later; others notice that it is silent
         finally:
             self.open = False

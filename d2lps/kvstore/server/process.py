@@ -14,16 +14,15 @@ from d2lps.kvstore.server.register import as_name
 from d2lps.messages import text
 
 LOOK, MOST = 0.02, 5.0  # seconds between two looks at it; and at most before another one is started
-ALONE = {"servers": 1, "replicas": 0, "folder": None, "address": None, "run": "", "tls": None}
+ALONE = {"servers": 1, "replicas": 0, "folder": None, "address": None, "run": ""}
 
 
 class ServerProcess(ChildProcess):
     """A server process that this process has started.
 
     ``spec``: ``store`` (the arguments of :class:`~d2lps.kvstore.server.store.SlotStore`) and ``number`` of ``servers``
-    with so many ``replicas``; the ``folder`` of its Unix sockets, or the ``address`` of its host; ``run`` and ``tls``
-    (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to report its names; ``holds``:
-    descriptors that keep the folder.
+    with so many ``replicas``; the ``folder`` of its Unix sockets, or the ``address`` of its host; and ``run``. It
+    has ``seconds`` to report its names; ``holds``: descriptors that keep the folder.
     """
 
     def __init__(self, spec: dict, seconds: float, holds: Sequence[int] = ()):

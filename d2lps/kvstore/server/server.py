@@ -20,7 +20,7 @@ from d2lps.kvstore.server.register import Register, StoreRegister, as_name
 from d2lps.kvstore.server.session import PeerSession, WorkerSession
 from d2lps.kvstore.server.store import PATIENCE, SlotStore
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.wire import handshake, tls
+from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken
@@ -62,20 +62,16 @@ class Server:
         secret: bytes = b"",
         run: str = "",
         number: int = 0,
-        certificates: tls.Certificates | None = None,
         register: Register | StoreRegister | None = None,
         server: int | None = None,
         incarnation: str = "",
     ):
-        if not secret and not certificates and not isinstance(address, str):
+        if not secret and not isinstance(address, str):
             others = "by other users of this machine" if loopback(address) else "from other hosts"
             raise Refused(
                 f"a server at {address[0]} can be reached {others}: put a secret into the file that "
-                f"{handshake.FILE} names, or into {handshake.VARIABLE}; TLS will do, too"
+                f"{handshake.FILE} names, or into {handshake.VARIABLE}"
             )
-        if certificates and isinstance(address, str):
-            raise Refused(f"a server at {address} speaks no TLS: a Unix socket is this user's own, and no wire")
-        self._tls = tls.context(certificates, True) if certificates else None
         self.store, self.secret, self.run, self.number = store, secret, run, number
         listener = None
         try:
@@ -100,7 +96,7 @@ class Server:
         self._lock = threading.Lock()
         self.name = number if server is None else server, incarnation, self.address
         if register:
-            store.open(number, self.name, register, Peers(run, secret, certificates), self._deposed)
+            store.open(number, self.name, register, Peers(run, secret), self._deposed)
             self._start(self._await)
         elif isinstance(address, str):
             store.arena = Arena.available()
@@ -164,10 +160,9 @@ class Server:
     def _meet(self, channel: Channel) -> None:
         guard = threading.Timer(handshake.SECONDS, channel.close)  # also for one that sends a byte from time to time
         guard.daemon = True
-        coded = not self._tls and not loopback(self.address)
+        coded = not loopback(self.address)
         try:
             guard.start()
-            self._tls and tls.as_server(channel, self._tls)
             hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello), coded)
             channel.patience(max(self.store.deadline, 1.0))
         except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no more threads, or JSON nested too deeply
@@ -284,7 +279,7 @@ class Server:
 class Host:
     """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address`` on free ports.
 
-    ``settings``: the arguments of :class:`SlotStore`; ``run``: the ``run``, ``secret`` and ``certificates`` of a
+    ``settings``: the arguments of :class:`SlotStore`; ``run``: the ``run`` and ``secret`` of a
     :class:`Server`. Without a ``register`` its slot has no other server.
     """
 

@@ -36,19 +36,14 @@ def read_secret() -> bytes | None:
         return None
     if not secret:
         try:
-            require_private(path, "secret")
+            if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+                raise Refused(f"others can read the secret in {path}: chmod 600 {path}")
             secret = Path(path).read_bytes().strip()
         except OSError as error:
             raise Refused(f"the secret in {path} cannot be read ({why(error)}): {FILE} names the file") from None
     if len(secret) < SHORTEST:
         raise Refused(f"the secret has {len(secret)} bytes, not {SHORTEST} or more: `openssl rand -hex 32` prints one")
     return secret
-
-
-def require_private(path: str, content: str) -> None:
-    """Raise Refused if others can read the file ``path``, which has this ``content``."""
-    if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-        raise Refused(f"others can read the {content} in {path}: chmod 600 {path}")
 
 
 def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict:

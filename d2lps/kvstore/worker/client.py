@@ -26,7 +26,7 @@ from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, T
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.wire import handshake, tls
+from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
@@ -101,7 +101,6 @@ class ServerClient:
         deadline: float = DEADLINE,
         incarnation: str = INCARNATION,
         arena: Arena | None = None,
-        certificates: tls.Certificates | None = None,
         register: Register | StoreRegister | None = None,
     ):
         self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
@@ -119,13 +118,12 @@ class ServerClient:
             self._hello["memory"] = arena.lent
         # What has been read in the server's memory, from when to when, which has not been reported.
         self._read: deque[tuple[int, float, float]] = deque()
-        if not secret and not certificates and not isinstance(address, str):
+        if not secret and not isinstance(address, str):
             whose = "may be another user's" if loopback(address) else "is on another host"
             raise Refused(
                 f"server {number} at {address[0]} {whose}: the secret of the run is in the file that {handshake.FILE} "
-                f"names, or in {handshake.VARIABLE}; TLS will do, too"
+                f"names, or in {handshake.VARIABLE}"
             )
-        self._tls = tls.context(certificates, False) if certificates else None
         self._pending: dict[int, Request] = {}
         self._leaving: Request | None = None  # which is being sent, and
         self._coming: Request | None = None  # whose answer is being put where it belongs
@@ -421,9 +419,7 @@ class ServerClient:
                 try:
                     sock.connect(self.address)
                     channel = Channel(sock, left)
-                    self._tls and tls.as_worker(channel, self._tls, left)
-                    coded = not self._tls and not loopback(self.address)
-                    welcome = handshake.as_worker(channel, self._secret, self._hello, coded)
+                    welcome = handshake.as_worker(channel, self._secret, self._hello, not loopback(self.address))
                     channel.patience(max(self.deadline, 1.0))
                     channel.borrow(welcome.get("memory"))
                     if self._register:  # another server may have been silent
@@ -432,9 +428,7 @@ class ServerClient:
                 except BaseException:
                     sock.close()
                     raise
-            except (Broken, OSError, tls.Garbled) as error:
-                if isinstance(error, tls.Garbled) and self._channel is None:
-                    raise  # it has never been one of ours
+            except (Broken, OSError) as error:
                 reason = why(error) or reason
             if own_time() + pause > until:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
