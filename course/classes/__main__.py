@@ -44,8 +44,9 @@ def main(arguments: list[str]) -> int:
     try:
         points = None if options.exercises is None else gradebook.points(options.exercises)
         roster = options.roster and gradebook.Roster.read(options.roster)
+        times = options.handed_in and gradebook.HandInTimes.read(options.handed_in)
         with tempfile.TemporaryDirectory() as unpacked:
-            sorter = handed_in.Sorter(Path(unpacked), options.names, options.due)
+            sorter = handed_in.Sorter(Path(unpacked), options.names, options.due, times and times.of_learner)
             tasks = handed_in.find(options.folder, out, sorter, alone)
             if not any(task.name for task in tasks) and not alone:
                 return _refused(text("grade.empty", folder=options.folder))
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--names", type=_names, metavar="REGEX", help="finds (?P<name>…) and (?P<id>…) in a path")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="the learners of the gradebook, with its columns")
     parser.add_argument("--due", type=datetime.fromisoformat, metavar="TIME", help="such as 2026-12-01T23:59")
+    parser.add_argument("--handed-in", type=Path, metavar="CSV", help="learner,time, or Moodle's grading worksheet")
     return parser
 
 

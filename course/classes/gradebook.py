@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from d2lps.messages import text
@@ -14,6 +15,8 @@ from d2lps.messages.raised import Brief
 from d2lps.notebook.grading.course import texts_of
 
 CANVAS = ("Student", "ID", "Section")  # what Canvas asks for; other columns of its export are between ID and Section
+TIMES = ("time", "last modified (submission)")  # columns with the time of a hand-in; the second is Moodle's
+FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # of Moodle's grading worksheet in English
 NOBODY = ("points possible", "student, test")  # rows of Canvas's export that are no learners, in small letters
 
 
@@ -75,6 +78,39 @@ class Roster:
         return None
 
 
+class HandInTimes(Roster):
+    """When each learner handed in: a CSV file with a column ``time``, or the grading worksheet of Moodle.
+
+    Learners are found as in a :class:`Roster`. Those without a time handed nothing in.
+    """
+
+    @classmethod
+    def read(cls, path: Path) -> "HandInTimes":
+        """Read the file. Raises GradebookError, also for a time that it cannot read."""
+        table = super().read(path)
+        names = [column.strip().casefold() for column in table.columns]
+        if not (found := [names.index(name) for name in TIMES if name in names]):
+            raise GradebookError("no-time-column", file=path, columns=", ".join(table.columns))
+        table.times = [_time(row[found[0]].strip(), path, row) for row in table.rows]
+        return table
+
+    def of_learner(self, learner: str, id: str) -> datetime | None:
+        """Return when the learner handed in, or None if the file does not say."""
+        number = self.of(learner, id)
+        return None if number is None else self.times[number]
+
+
+def _time(cell: str, path: Path, row: list[str]) -> datetime | None:
+    if cell in ("", "-"):
+        return None
+    for read in (datetime.fromisoformat, *(lambda text, form=form: datetime.strptime(text, form) for form in FORMATS)):
+        try:
+            return read(cell)
+        except ValueError:
+            continue
+    raise GradebookError("no-time", file=path, learner=row[0], time=cell)
+
+
 def _keys(row: list[str]) -> set[str]:
     cells = [" ".join(row[:2]), *row, *(cell.removeprefix("Participant ").partition("@")[0] for cell in row)]
     return set().union(*map(_forms, cells))
@@ -89,7 +125,8 @@ def _forms(name: str) -> set[str]:
 def as_csv(report, roster: Roster | None = None) -> str:
     """Return a line for each learner: the roster's columns, the points for each exercise, their sum, and days late.
 
-    An exercise is empty if its chapter was not handed in. Learners who are not in the roster follow those who are.
+    An exercise is empty if its chapter was not handed in, and the days if they are unknown. Learners
+    who are not in the roster follow those who are.
     """
     roster = roster or Roster()
     rows, people = [*roster.rows], [[] for _ in roster.rows]
@@ -106,7 +143,7 @@ def as_csv(report, roster: Roster | None = None) -> str:
     for row, theirs in zip(rows, people, strict=True):
         scores = {id: [one["scores"][id] for one in theirs if id in one["scores"]] for id in report.points}
         best = {id: max(found) for id, found in scores.items() if found}
-        late = max((one["late"] for one in theirs), default="")
+        late = max((one["late"] for one in theirs if one["late"] is not None), default="")
         cells = [*(written(best.get(id)) for id in report.points), written(sum(best.values()) if best else None), late]
         lines.writerow([*map(plain, row), *cells])
     return "\ufeff" + file.getvalue()  # shows spreadsheets that this is UTF-8

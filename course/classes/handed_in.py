@@ -10,7 +10,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ class Task:
     """A notebook of a learner, or a note in the place of one.
 
     ``home`` is the learner's folder, if any; ``name`` the notebook's path as the report shows it; ``id`` the learner's
-    number in Canvas or Moodle; ``late`` the number of days after the due time, rounded up.
+    number in Canvas or Moodle; ``late`` the number of days after the due time, rounded up, or None if it is unknown.
     """
 
     learner: str
@@ -45,17 +45,22 @@ class Task:
     home: Path | None = None
     name: str = ""
     id: str = ""
-    late: int = 0
+    late: int | None = None
     note: Note | None = None
 
 
 @dataclass(frozen=True)
 class Sorter:
-    """How to tell learners: ``names`` finds a learner's name and id in a path, ``due`` is when the work was due."""
+    """How to tell learners: ``names`` finds a learner's name and id in a path.
+
+    ``due`` is when the work was due; ``handed_in(name, id)`` returns when a learner handed it in, or None. The time of
+    a file does not count: it is often that of the download.
+    """
 
     unpacked: Path  # an empty folder for the contents of zips
     names: re.Pattern | None = None
     due: datetime | None = None
+    handed_in: Callable[[str, str], datetime | None] | None = None
 
     def who(self, path: str) -> tuple[str, str, bool]:
         """Return name, id and whether it is marked as late, for the path of a file or folder in that of the class.
@@ -71,10 +76,11 @@ class Sorter:
         top = Path(path).parts[0]
         return (top if top != path or Path(top).suffix not in (SUFFIX, ".zip") else Path(top).stem), "", False
 
-    def late(self, path: Path, marked: bool) -> int:
-        """Return how many days after the due time a file was last changed, rounded up; at least 1 if marked as late."""
-        days = math.ceil((path.lstat().st_mtime - self.due.timestamp()) / 86400) if self.due else 0
-        return max(days, int(marked))
+    def late(self, name: str, id: str, marked: bool) -> int | None:
+        """Return how many days late a learner is, rounded up: at least 1 if marked so; None if that is not known."""
+        time = self.handed_in(name, id) if self.due and self.handed_in else None
+        days = max(0, math.ceil((time.timestamp() - self.due.timestamp()) / 86400)) if time else None
+        return max(days or 0, 1) if marked else days
 
 
 def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) -> list[Task]:
@@ -92,6 +98,8 @@ def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) ->
     tasks = [task for entry in entries if entry.name[0] != "." for task in _tasks(entry, folder, sorter)]
     if others := [task.path.name for task in tasks if not task.learner]:
         tasks = [*(task for task in tasks if task.learner), Task("", folder, note=_beside(others))]
+    if sorter.due and all(task.late is None for task in tasks):
+        tasks.append(Task("", folder, note=Note("no-times")))
     plain, shown = (printable_names(getattr(task, part) for task in tasks) for part in ("learner", "name"))
     plain = {name: unicodedata.normalize("NFC", printed) for name, printed in plain.items()}
     count = Counter(name for name, _ in {(plain[task.learner], task.id) for task in tasks})
@@ -110,7 +118,7 @@ def _tasks(entry: Path, folder: Path, sorter: Sorter) -> Iterator[Task]:
     elif entry.is_dir() or entry.suffix == ".zip":
         yield from _files(entry, folder, name, id, sorter)
     elif entry.suffix == SUFFIX:
-        yield Task(name, entry, None, entry.name, id, sorter.late(entry, marked))
+        yield Task(name, entry, None, entry.name, id, sorter.late(name, id, marked))
     elif id:
         yield Task(name, entry, None, "", id, note=Note("no-notebooks", {"files": printable(entry.name)}))
     else:
@@ -123,7 +131,7 @@ def _files(entry: Path, folder: Path, name: str, id: str, sorter: Sorter) -> lis
     for path in [*_below(entry)] if entry.is_dir() else [entry]:
         shown = str(path.relative_to(folder))
         name, id, marked = sorter.who(shown) if sorter.names else (name, id, sorter.who(entry.name)[2])
-        task = Task(name, path, entry, shown, id, sorter.late(path, marked))
+        task = Task(name, path, entry, shown, id, sorter.late(name, id, marked))
         if not within(path, entry):
             tasks.append(replace(task, name="", note=Note("link", {"file": printable(shown)})))
         elif path.suffix == ".zip":

@@ -60,10 +60,10 @@ class Report:
         return best_rows
 
     def _rank(self, row: dict) -> tuple[int, int]:
-        return STATES.index(row["state"]), self._late[row["notebook"]]
+        return STATES.index(row["state"]), self._late[row["notebook"]] or 0
 
     @cached_property
-    def _late(self) -> dict[str, int]:
+    def _late(self) -> dict[str, int | None]:
         return {book["notebook"]: book["late"] for book in self.books}
 
     @cached_property
@@ -85,7 +85,9 @@ class Report:
                 "scores": {
                     id: points * (rows[id]["state"] == SOLVED) for id, points in self.points.items() if id in rows
                 },
-                "late": max(tried or [book["late"] for book in books]),
+                "late": max(
+                    (days for days in tried or [book["late"] for book in books] if days is not None), default=None
+                ),
                 "mistakes": dict(mistakes.most_common()),
                 "notebooks": [book["notebook"] for book in books if book["notebook"]],
                 "notes": self.notes(learner),

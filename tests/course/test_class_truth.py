@@ -3,11 +3,10 @@
 import builtins
 import csv
 import json
-import os
 import subprocess
 import sys
 import zipfile
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from helpers.classes import hand_in, notebook, solving, told, wrong
@@ -55,7 +54,7 @@ SOLVED, SPLIT = {"own-gpu": solving("own-gpu")}, solving("split")
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory) -> dict:
-    """Grade the class; late are learners of whom a file was changed after the due time."""
+    """Grade the class; Mei Li handed in after the due time, and a file of Lan is marked as late."""
     top = tmp_path_factory.mktemp("graded")
     folder, out = top / "class", top / "report"
     codes = {
@@ -71,7 +70,7 @@ def graded(tmp_path_factory) -> dict:
     canvas = {"lan_LATE_4711_8801_01.ipynb": {"overlap": solving("overlap")}, "lan_4711_8802_01-1.ipynb": SOLVED}
     for name, code in canvas.items():
         (folder / name).write_text(json.dumps(notebook(FIRST, code, "vi")))
-    moodle = hand_in(folder, "Mei Li_77_assignsubmission_file", notebook(FIRST, {"own-gpu": LOCAL}, "zh"))
+    hand_in(folder, "Mei Li_77_assignsubmission_file", notebook(FIRST, {"own-gpu": LOCAL}, "zh"))
     with zipfile.ZipFile(folder / "zip.zip", "w") as file:
         file.writestr("work/01.ipynb", json.dumps(notebook(FIRST, {"own-gpu": LOCAL})))
     huge = notebook(FIRST, {"own-gpu": LOCAL})
@@ -79,14 +78,14 @@ def graded(tmp_path_factory) -> dict:
     hand_in(folder, "huge", huge)
     (folder / "links").mkdir()
     (folder / "links" / "01.ipynb").symlink_to(folder / "right" / "01.ipynb")
-    due = datetime.fromisoformat(DUE).timestamp()
-    for path in folder.rglob("*.*"):
-        os.utime(path, (due, due), follow_symlinks=False)
-    os.utime(folder / "lan_LATE_4711_8801_01.ipynb", (due, due + 3600))
-    os.utime(moodle, (due, due + 30 * 3600))
+    in_time = [*codes, "zip", "huge", "links", "4711"]
+    late = (datetime.fromisoformat(DUE) + timedelta(hours=30)).isoformat()
+    rows = [f"{learner},{DUE}\n" for learner in in_time] + [f"77,{late}\n"]
+    (top / "times.csv").write_text("learner,time\n" + "".join(rows))
     (top / "roster.csv").write_text('Student,ID,Section\n"Lan, Ng",4711,A\n"Li, Mei",12,B\n"Away, All",13,B\n')
     points, roster = "own-gpu=2,overlap=3", str(top / "roster.csv")
     options = ["--roster", roster, "--exercises", points, "--due", DUE, "--seconds", "1"]
+    options += ["--handed-in", str(top / "times.csv")]
     command = [sys.executable, "-m", "course.classes", str(folder), "--out", str(out), "--jobs", "2", *options]
     done = subprocess.run([*command, "--language", SPOKEN], capture_output=True, text=True, cwd=ROOT, timeout=550)
     report = told(out)

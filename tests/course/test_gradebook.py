@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import zipfile
 from dataclasses import asdict
 from datetime import datetime
@@ -83,16 +82,44 @@ def test_a_pattern_finds_names_in_paths(tmp_path):
     }
 
 
-def test_a_day_that_has_begun_is_a_day_late(tmp_path):
-    due = datetime(2026, 12, 1, 23, 59)
-    hours = {"early": -1, "in-time": 0, "first": 0.1, "second": 24.1}
-    for name, late in hours.items():
-        put(tmp_path / "class", f"{name}.ipynb")
-        os.utime(tmp_path / "class" / f"{name}.ipynb", (0, due.timestamp() + late * 3600))
-    put(tmp_path / "class", "strange.ipynb")
-    os.utime(tmp_path / "class" / "strange.ipynb", (0, 10**13))  # a year that no calendar has
-    late = {task.learner: task.late for task in found(tmp_path / "class", due=due)}
-    assert late.pop("strange") > 10**4 and late == {"early": 0, "in-time": 0, "first": 1, "second": 2}
+WORKSHEET = """Identifier,Full name,Email address,Status,Grade,"Last modified (submission)"
+Participant 1,early,e@x.org,Submitted,,"Tuesday, 1 December 2026, 10:59 PM"
+Participant 2,in-time,i@x.org,Submitted,,"Tuesday, 1 December 2026, 11:59 PM"
+Participant 3,first,f@x.org,Submitted,,"Wednesday, 2 December 2026, 12:05 AM"
+Participant 4,second,s@x.org,Submitted,,"Thursday, 3 December 2026, 12:05 AM"
+Participant 5,nothing,n@x.org,No submission,,-
+"""
+SHORT = (
+    "learner;time\nearly;2026-12-01T22:59\nin-time;2026-12-01 23:59\nfirst;2026-12-02T00:05\nsecond;2026-12-03T00:05\n"
+)
+
+
+@pytest.mark.parametrize("table", [WORKSHEET, SHORT])
+def test_day_that_has_begun_is_a_day_late_by_the_given_times(tmp_path, table):
+    names = ["early", "in-time", "first", "second", "nothing"]
+    put(tmp_path / "class", *(f"{name}_{number}_assignsubmission_file/a.ipynb" for number, name in enumerate(names, 1)))
+    (tmp_path / "times.csv").write_text(table)
+    times = gradebook.HandInTimes.read(tmp_path / "times.csv")
+    tasks = found(tmp_path / "class", due=datetime(2026, 12, 1, 23, 59), handed_in=times.of_learner)
+    late = {task.learner: task.late for task in tasks}
+    assert late == {"early": 0, "in-time": 0, "first": 1, "second": 2, "nothing": None}
+
+
+def test_nobody_is_late_by_the_time_of_a_file(tmp_path):
+    put(tmp_path / "class", "a_1_assignsubmission_file/a.ipynb", "b/a.ipynb", "c.ipynb")
+    *tasks, note = found(tmp_path / "class", due=datetime(2020, 1, 1))
+    assert {task.late for task in tasks} == {None} and (note.learner, note.note.key) == ("", "no-times")
+
+
+@pytest.mark.parametrize(
+    "table, reason",
+    [("learner,when\nan,2026-12-01\n", "no-time-column"), ("learner,time\nan,1.12.26\n", "no-time"), ("", "no-roster")],
+)
+def test_hand_in_times_that_cannot_be_read_are_refused(tmp_path, table, reason):
+    (tmp_path / "times.csv").write_text(table)
+    with pytest.raises(gradebook.GradebookError) as error:
+        gradebook.HandInTimes.read(tmp_path / "times.csv")
+    assert error.value.reason == reason
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 no more", None])
