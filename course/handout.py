@@ -22,7 +22,7 @@ from course.book.library import Book
 from course.book.stills import texts
 from d2lps.messages import LANGUAGES, allow_any_letter
 from d2lps.notebook.grading.attempts import judged
-from d2lps.notebook.grading.course import ExerciseError, all_texts
+from d2lps.notebook.grading.course import ExerciseError, all_texts, counted_variants, variants
 from d2lps.notebook.grading.exercise import Failure
 
 WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip, so that equal contents are equal zips
@@ -122,8 +122,10 @@ def write(book: Book, out: Path) -> list[Path]:
 def compare(folder: Path) -> list[str]:
     """Judge the solutions in a teacher's own cases; return a line for each that does not pass. Raises ExerciseError."""
     os.environ["D2LPS_VARIANTS"] = str(folder)
-    refused = []
+    refused, own = [], variants()
     for id, exercise_texts in all_texts().items():
+        if id not in own:
+            continue
         try:
             verdict = judged(exercise_texts, exercise_texts.solution(), DEADLINE)
         except Failure as failure:
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.command == "variants":
             refused = compare(chosen.folder)
-            print(*(refused or ["The solutions pass in all cases."]), sep="\n")
+            print(counted_variants(), *(refused or ["The solutions pass in all cases."]), sep="\n")
             return int(bool(refused))
         book = Book(solutions=False)
         print(*(f"wrote {path}" for path in write(book, chosen.out or book.root / OUT)), sep="\n")

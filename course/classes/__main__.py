@@ -38,10 +38,11 @@ def main(arguments: list[str]) -> int:
     speak(options.language or language())
     from course.classes import gradebook, handed_in, report, running
     from course.classes.judging import Limits
-    from d2lps.notebook.grading.course import ExerciseError
+    from d2lps.notebook.grading.course import ExerciseError, counted_variants, variants
 
     out = options.out or options.folder.absolute().parent / "report"
     try:
+        variants()  # refused before anything is graded
         points = None if options.exercises is None else gradebook.points(options.exercises)
         roster = options.roster and gradebook.Roster.read(options.roster)
         times = options.handed_in and gradebook.HandInTimes.read(options.handed_in)
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
         return _refused(str(error))
     except OSError as error:
         return _refused(text("grade.no-folder", folder=error.filename or options.folder, why=error.strerror or error))
-    print(report.summary(class_report))
+    print(*filter(None, [counted_variants()]), report.summary(class_report), sep="\n")
     shown = [out / name for name in files if "/" not in name] + [out / "learners"] * (not alone)
     print(handed_in.printable(text("grade.written", files=", ".join(map(str, shown)))))
     return int(not all(book["graded"] for book in class_report.books))

@@ -4,7 +4,7 @@ from html import escape
 
 from course.classes.gradebook import written
 from d2lps.messages import html_language, text
-from d2lps.notebook.grading.course import edition
+from d2lps.notebook.grading.course import counted_variants, edition
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--line:#c9d1d9;--soft:#57606a;--good:#1a7f4b;--bad:#a6470a}
@@ -34,6 +34,7 @@ def page(report, titles: dict[str, str]) -> str:
     count = text("grade.count", learners=len(learners), notebooks=notebooks, day=report.day)
     count = f"{count} · {text('site.edition', edition=edition())}"
     parts = [f"<h1>{title}</h1><p>{escape(count)}</p>"]
+    parts += [f"<p>{escape(own)}</p>" for own in filter(None, [counted_variants()])]
     parts += [f'<p class="note">{escape(text(f"grade.open.{name}"))}</p>' for name in report.missing]
     parts += [_look(report, learners)]
     parts += [f"<h2>{escape(text('grade.learners'))}</h2>", _learners(report, learners)]

@@ -196,6 +196,7 @@ def test_cases_that_the_solution_does_not_pass_are_named(tmp_path, monkeypatch, 
     monkeypatch.setattr(handout, "all_texts", lambda: {id: all_texts()[id] for id in ("own-gpu", "overlap")})
     monkeypatch.setenv("D2LPS_VARIANTS", "")
     assert handout.main(["variants", str(EXAMPLE)]) == 0
+    assert "Cases of your own: own-gpu: 2, overlap: 1, others: none." in capsys.readouterr().out
     wrong = (EXAMPLE / "01-data-parallelism.py").read_text("utf-8").replace("own_gpu_case(9)", "overlap_case(2, 2)")
     (tmp_path / "01-data-parallelism.py").write_text(wrong, "utf-8")
     assert handout.main(["variants", str(tmp_path)]) == 1
@@ -204,12 +205,27 @@ def test_cases_that_the_solution_does_not_pass_are_named(tmp_path, monkeypatch, 
 
 def test_variants_that_cannot_be_read_are_refused_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("D2LPS_VARIANTS", str(tmp_path / "gone"))
-    with pytest.raises(ExerciseError, match="there is no folder .*gone, which D2LPS_VARIANTS names"):
+    with pytest.raises(ExerciseError, match="there is no folder .*gone with files such as"):
         d2lps.check_exercise("own-gpu", d2lps.sharded)
     monkeypatch.setenv("D2LPS_VARIANTS", str(tmp_path))
+    for name, cases, sentence in (
+        ("01.py", "{}", "01.py belongs to no chapter"),
+        (
+            "01-data-parallelism.py",
+            "{'overlapp': []}",
+            "has cases for 'overlapp', which is no exercise of that chapter",
+        ),
+    ):
+        (tmp_path / name).write_text(f"CASES = {cases}", "utf-8")
+        with pytest.raises(ExerciseError, match=sentence):
+            d2lps.check_exercise("own-gpu", d2lps.sharded)
+        (tmp_path / name).unlink()
+    (tmp_path / "02-ring.py").write_text("CASES = {}", "utf-8")
     assert d2lps.check_exercise("own-gpu", d2lps.sharded).passed  # no file for this chapter
     (tmp_path / "01-data-parallelism.py").write_text("CASES = {", "utf-8")
-    with pytest.raises(ExerciseError, match="01-data-parallelism.py does not load: SyntaxError"):
+    with pytest.raises(
+        ExerciseError, match="01-data-parallelism.py cannot be used, because it does not load: SyntaxError"
+    ):
         d2lps.check_exercise("own-gpu", d2lps.sharded)
 
 
@@ -306,4 +322,5 @@ def test_a_class_is_graded_by_the_choice_and_by_ones_own_cases(mine, tmp_path, m
         ("mei", "own-gpu"): "tried",
     }
     assert not any(row["notes"] for row in report["answers"]) and not any(book["notes"] for book in report["notebooks"])
-    assert f"Edition {d2lps.__version__} · mine" in (tmp_path / "report/class.html").read_text("utf-8")
+    page = (tmp_path / "report/class.html").read_text("utf-8")
+    assert f"Edition {d2lps.__version__} · mine" in page and "Cases of your own: own-gpu: 2" in page

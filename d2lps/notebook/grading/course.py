@@ -100,21 +100,8 @@ class Texts:
             raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=sentence) from error
         if self.id not in exercises:
             raise ExerciseError("ungraded", id=repr(self.id), file=file)
-        exercise, more = exercises[self.id], self._variants()
+        exercise, more = exercises[self.id], variants().get(self.id)
         return replace(exercise, cases=(*exercise.cases, *more)) if more else exercise
-
-    def _variants(self) -> Sequence:
-        """Return the further cases of the teacher's own; raise ExerciseError if they cannot be read."""
-        if not (folder := os.environ.get("D2LPS_VARIANTS")):
-            return ()
-        if not Path(folder).is_dir():
-            raise ExerciseError("no-variants", folder=folder)
-        file = Path(folder, f"{self.folder.name}.py")
-        try:
-            return _cases(file, file.stat().st_mtime_ns).get(self.id, ()) if file.is_file() else ()
-        except Exception as error:
-            sentence = f"{type(error).__name__}: {error}"
-            raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=sentence) from error
 
     def solutions(self) -> dict[str, object]:
         """Load the chapter's solutions.py anew, since wrong answers may keep state between calls; return its names.
@@ -143,6 +130,42 @@ def _loaded(name: str, file: Path) -> dict[str, object]:
 def _cases(file: Path, changed: int) -> dict[str, Sequence]:
     """Return exercise → further cases, from a file of a teacher, which may import the chapter's own grader."""
     return dict(_loaded(f"variants_of_{file.stem}", file)["CASES"])
+
+
+def variants() -> dict[str, Sequence]:
+    """Return exercise → the further cases of a teacher's own, from the files in the folder ``D2LPS_VARIANTS``.
+
+    Raises ExerciseError if there are none, a file cannot be read, or a chapter or exercise does not exist.
+    """
+    if not (folder := os.environ.get("D2LPS_VARIANTS")):
+        return {}
+    if not (files := sorted(Path(folder).glob("*.py"))):
+        raise ExerciseError("no-variants", folder=folder)
+    of_chapters: dict[str, list[str]] = {}
+    for id, texts in every_text().items():
+        of_chapters.setdefault(texts.folder.name, []).append(id)
+    found: dict[str, Sequence] = {}
+    for file in files:
+        if file.stem not in of_chapters:
+            raise ExerciseError("variants-chapter", file=file, files=", ".join(f"{slug}.py" for slug in of_chapters))
+        try:
+            chapter_module(CHAPTERS / file.stem, "grader")  # whose functions make the cases
+            cases = _cases(file, file.stat().st_mtime_ns)
+        except Exception as error:
+            raise ExerciseError("broken-variants", file=file, error=f"{type(error).__name__}: {error}") from error
+        for id in cases:
+            if id not in of_chapters[file.stem]:
+                ids = ", ".join(of_chapters[file.stem])
+                raise ExerciseError("variants-exercise", file=file, id=repr(id), ids=ids)
+        found |= cases
+    return found
+
+
+def counted_variants() -> str:
+    """Return how many cases of a teacher's own each exercise has, as a sentence; an empty one without a folder."""
+    if not (cases := variants()):
+        return ""
+    return text("checks.variants", cases=", ".join(f"{id}: {len(each)}" for id, each in cases.items()))
 
 
 def every_text() -> dict[str, Texts]:
