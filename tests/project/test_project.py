@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PINS = [line for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines() if not line.startswith("#")]
 AT_THE_TOP = {
-    *("chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
+    *("benchmarks", "chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
     *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github"),
     *(".editorconfig", ".gitattributes", ".gitignore", ".pre-commit-config.yaml"),
@@ -175,6 +175,40 @@ def test_an_environment_of_the_set_up_that_was_interrupted_or_moved_is_made_agai
     venv = folder / ".venv"
     assert not (venv / "remains").exists() and (venv / ".made").exists() and not (venv / ".ready").exists()
     subprocess.run([venv / "bin/python", "-c", "import pip"], check=True)
+
+
+# ---- the weekly run ----
+
+
+@pytest.mark.slow(1)
+@pytest.mark.parametrize(
+    ("week", "way"),
+    [
+        *(("06", "default"), ("07", "avx2"), ("08", "two busy"), ("09", "ORDER=31")),  # 08 is no octal number
+        *(("10", "ORDER=31"), ("11", "ORDER=31"), ("53", "ORDER=31")),
+    ],
+)
+def test_all_tests_run_in_another_way_each_week(week, way, tmp_path):
+    workflow = yaml.safe_load((ROOT / ".github/workflows/weekly.yml").read_text("utf-8"))
+    script = workflow["jobs"]["all"]["steps"][-1]["run"]
+    programs = {
+        "date": f"[ $1 = +%-V ] && expr {week} + 0",
+        "yes": "echo >>busy; exec sleep 600",  # it keeps standard error open until it is killed
+        "make": "while [ -e busy ] && [ $(wc -l <busy) -lt 2 ]; do sleep 0.1; done\n"
+        'echo "$1" $ATEN_CPU_CAPABILITY "$2" $(! [ -e busy ] || echo two busy)',
+    }
+    (tmp_path / "bin").mkdir()
+    for name, code in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    if way == "two busy":
+        (tmp_path / "busy").touch()
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    environment = {"PATH": path, "GITHUB_RUN_NUMBER": "31"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["test", *way.split()]), done.stderr
 
 
 # ---- line ends ----
