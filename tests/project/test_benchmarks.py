@@ -47,9 +47,23 @@ def test_the_check_goes_on_after_a_failure_and_names_what_failed(monkeypatch, ca
     assert [line[0] for line in lines] == ["model", "gpu", "status", "site", "failed:"] and lines[-1][1:] == ["gpu"]
 
 
-def test_a_benchmark_that_ends_badly_or_prints_no_table_has_failed(monkeypatch):
-    ends = iter([(3, "P22 \n"), (0, "nothing\n"), (0, "P22 \n")])
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, *next(ends)))
-    assert check.fault("gpu").endswith("status 3")
-    assert check.fault("gpu").endswith("not printed: P22 ")
-    assert check.fault("gpu") == ""
+@pytest.mark.slow(1)
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('P22 ')", ""),
+        ("print('P22 '); sys.exit(3)", "P22 \nstatus 3"),
+        ("print('nothing')", "nothing\nnot printed: P22 "),
+    ],
+)
+def test_a_benchmark_that_ends_badly_or_prints_no_table_has_failed(code, why, monkeypatch, tmp_path):
+    (tmp_path / "benchmarks.py").write_text(f"import sys\n{code}\n")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    assert check.fault("gpu") == why
+
+
+def test_a_benchmark_that_never_ends_is_stopped(monkeypatch, tmp_path):
+    (tmp_path / "benchmarks.py").write_text("import threading\nthreading.Event().wait()\n")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "DEADLINE", 0.5)
+    assert check.fault("gpu").endswith("no end within 0.5 s")
