@@ -18,10 +18,10 @@ export D2LPS_VARIANTS := $(VARIANTS)
 REPEAT := 200
 SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test durations quick check figures bench faults shake simulate build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test durations quick check figures bench bench-check faults shake simulate build lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-17s%s\n", $$1, $$2 }'
 
 lab: $(ready) ## open the course in JupyterLab; your copies of the notebooks are in workspace/
 	$(python) -m course.book lab
@@ -57,7 +57,7 @@ test: $(ready) ## run ruff and all tests (WORKERS=3: in three processes; ORDER=s
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
 	$(python) -m ruff check
-	$(python) -m ruff format --check -q d2lps course tests
+	$(python) -m ruff format --check -q d2lps course tests benchmarks
 	@# .ci/run asks for pytest's own exit status, which make would not pass on.
 	@$(python) -m pytest -n $(WORKERS) $(if $(RESULT),|| echo $$? >'$(RESULT)')
 
@@ -76,11 +76,15 @@ check: $(ready) ## list everything that has to follow a change of a chapter, and
 figures: $(ready) ## draw the figures in img/ again
 	$(python) -m course.book figures
 
-bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS='P4 --quick': one row, only to see that it runs)
+bench: MODULE = benchmarks
+bench-check: MODULE = benchmarks.check
+bench: $(ready) ## measure everything in benchmarks/ (ARGUMENTS='P4 --quick': one row, only to see that it runs)
+bench-check: $(ready) ## run every benchmark once with small sizes; list those that fail
+bench bench-check:
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
-	$(python) -m tests.benchmarks $(ARGUMENTS)
+	$(python) -m $(MODULE) $(ARGUMENTS)
 
 faults: $(ready) ## print the table of faults that the key-value store survives, from its tests
 	$(python) tests/kvstore/faults.py
@@ -102,7 +106,7 @@ lock: ## update requirements.lock and environment.yml (UPGRADE=1: newest version
 
 clean: ## remove build results; workspace/ and .venv stay
 	rm -rf build _site dist *.egg-info .pytest_cache .hypothesis .ruff_cache
-	find chapters course d2lps tests -name __pycache__ -prune -exec rm -rf {} +
+	find chapters course d2lps tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # A .venv is not ready if its Python is gone, or if the folder was moved or copied here, however new its stamp is.
 ifneq "$(shell $(python) -c '' 2>/dev/null && cat $(ready) 2>/dev/null)" "$(CURDIR)"

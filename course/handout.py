@@ -29,7 +29,7 @@ WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip, so that equal contents ar
 OUT = "dist"
 ABOUT = "docs/handout"  # README.md in each language, and AGENTS.md
 FILES = ("LICENSE", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", "CITATION.cff", ".ci/setup")
-FOLDERS = ("d2lps", "course/book", "img")
+FOLDERS = ("d2lps", "course/book", "img", "benchmarks/measured")
 GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}
 DEADLINE = 300  # seconds for a solution in all cases, on a busy machine
 

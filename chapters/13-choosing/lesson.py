@@ -284,7 +284,7 @@ except ScalingError as problem:
     print(problem)
 
 # %% real-gpu
-folder = Path(d2lps.__file__).parents[1] / "tests" / "benchmarks" / "measured"
+folder = Path(d2lps.__file__).parents[1] / "benchmarks" / "measured"
 newest = json.loads(max(folder.glob("gpu-*.json")).read_text("utf-8"))
 ledgers, speeds, (copies,) = (
     [each for each in newest["figures"] if each["what"].startswith(number)]

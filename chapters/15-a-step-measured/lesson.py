@@ -28,7 +28,7 @@ from d2lps.train import gpt, pipeline, sharded, tensor
 from d2lps.units import show_number, show_seconds, show_size
 
 torch.set_num_threads(1)
-folder = Path(d2lps.__file__).parents[1] / "tests" / "benchmarks" / "measured"
+folder = Path(d2lps.__file__).parents[1] / "benchmarks" / "measured"
 recorded = json.loads(max(folder.glob("step-*.json")).read_text("utf-8"))
 
 def measured(number):

@@ -761,7 +761,7 @@ def test_the_numbers_of_chapter_13(executed):
         speeds = [float(row[-1]) for row in book.rows("llama")[1:] if row[0] == gpus]
         assert min(speeds) < published < max(speeds)
     assert float(book.shown("choose").split()[0]) < 10 and "398.2 GB" in book.shown("too-large")
-    newest = json.loads(max((ROOT / "tests/benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
+    newest = json.loads(max((ROOT / "benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
     speeds = [each for each in newest["figures"] if each["what"].startswith("P22")]
     assert len(speeds) == 3 and all(abs(each["ratio"] - 1) < 0.09 for each in speeds)
     assert [row[2:] for row in book.rows("real-gpu")[-3:]] == [

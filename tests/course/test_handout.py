@@ -119,6 +119,8 @@ def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
             archive.extractall(tmp_path)
         assert told({name: as_read(name, content) for name, content in files.items()}) == []
         assert not any("solutions" in name or name.startswith("tests") for name in files)
+        measured = "\n".join(name for name in files if name.startswith("benchmarks/"))  # chapters 13 and 15 read these
+        assert "measured/gpu-" in measured and "measured/step-" in measured and ".py" not in measured
         books = {name for name in files if name.endswith(".ipynb")}
         assert books == {f"chapters/{slug}/{language}.ipynb" for slug in Book().contents}
         assert "AGENTS.md" in files and f"make lab-{language}" in files["README.md"].decode()

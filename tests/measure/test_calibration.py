@@ -144,7 +144,7 @@ def test_a_host_with_several_cards_sends_by_all_of_them(monkeypatch):
     )
 
 
-# What tests/benchmarks/hosts.py measured on two hosts of two processes: figures, and seconds of 12 MB in each way.
+# What benchmarks/hosts.py measured on two hosts of two processes: figures, and seconds of 12 MB in each way.
 RECORDED = {
     200: (
         (0.0, 297.2e-6, 1.41e9, 776.7e6, 1.526e9, 8.871e9),

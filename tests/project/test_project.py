@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PINS = [line for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines() if not line.startswith("#")]
 AT_THE_TOP = {
-    *("chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
+    *("benchmarks", "chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
     *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github"),
     *(".editorconfig", ".gitattributes", ".gitignore", ".pre-commit-config.yaml"),
@@ -136,7 +137,104 @@ def set_up(tmp_path):
     shutil.copytree(ROOT / ".ci", folder / ".ci")
     environment = os.environ | {"PYTHON": sys.executable, "PIP_NO_INDEX": "1"}
     command, pipes = ["sh", ".ci/setup"], {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return folder, lambda: subprocess.run(command, cwd=folder, env=environment, timeout=120, **pipes)
+
+    def run(**variables: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, cwd=folder, env=environment | variables, timeout=120, **pipes)
+
+    return folder, run
+
+
+@pytest.fixture
+def small(set_up, tmp_path, monkeypatch):
+    """Return the same, but with a project of one package, which is in a folder that only pip's settings name."""
+    folder, run = set_up
+    for name in ("tiny", "small"):
+        with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            for file, content in {
+                "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+                "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+                "RECORD": "",
+            }.items():
+                wheel.writestr(f"{name}-1.0.dist-info/{file}", content)
+    (folder / "requirements.lock").write_text("tiny==1.0\n")
+    backend = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    (folder / "pyproject.toml").write_text(f"{backend}[project]\nname = 'small'\nversion = '1.0'\n")
+    (folder / "backend.py").write_text(
+        "import os, shutil\n\ndef build_editable(folder, settings=None, metadata=None):\n"
+        f"    return os.path.basename(shutil.copy({str(tmp_path / 'small-1.0-py3-none-any.whl')!r}, folder))\n"
+    )
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    no_uv = [place for place in os.environ["PATH"].split(":") if not Path(place, "uv").exists()]
+    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path), "PATH": ":".join(no_uv)}
+    return folder, lambda **variables: run(**settings, **variables)
+
+
+def uv_that(folder: Path, code: str) -> None:
+    """Put a program in the place of uv, which the set-up then need not fetch."""
+    uv = folder / ".tools/uv/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(f'#!/bin/sh\n[ "$1" = --version ] || {{\n{code}\n}}\n')
+    uv.chmod(0o755)
+
+
+def installed_by(folder: Path) -> str:
+    return next((folder / ".venv").glob("lib/*/site-packages/tiny-1.0.dist-info/INSTALLER")).read_text().strip()
+
+
+needs_311 = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the set-up takes Python 3.11")
+
+
+@needs_311
+@pytest.mark.slow(15)
+def test_pip_installs_where_uv_cannot_be_had(small):
+    folder, run = small
+    done = run()  # no index, so no uv
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[2:] == ["pip, which is slower, installs the packages: uv cannot be had here."]
+    assert installed_by(folder) == "pip" and (folder / ".venv/.ready").read_text() == f"{folder}\n"
+
+
+@needs_311
+@pytest.mark.slow(15)
+def test_pip_installs_what_uv_could_not(small):
+    folder, run = small
+    uv_that(folder, "[ $2 = check ]")
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "uv could not install -r requirements.lock (see above): pip tries." in done.stderr.splitlines()
+    assert installed_by(folder) == "pip"
+
+
+@needs_311
+@pytest.mark.slow(10)
+def test_uv_takes_the_indexes_that_the_settings_of_pip_name(small, tmp_path):
+    folder, run = small
+    uv_that(folder, f"echo \"$@\" >>'{tmp_path}/calls'\nenv >'{tmp_path}/environment'")
+    indexes = {
+        "PIP_INDEX_URL": "https://a.example/simple",
+        "PIP_EXTRA_INDEX_URL": "https://b.example https://c.example",
+    }
+    done = run(**indexes)
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == 2, done.stderr
+    variables = set((tmp_path / "environment").read_text().splitlines())
+    assert variables >= {
+        *("UV_INDEX_URL=https://a.example/simple", "UV_EXTRA_INDEX_URL=https://b.example https://c.example"),
+        *(f"UV_FIND_LINKS={tmp_path}", "UV_NO_INDEX=1", "UV_INDEX_STRATEGY=unsafe-best-match"),
+    }
+    calls = [call.replace(f"-q --python {folder}/.venv/bin/python ", "") for call in (tmp_path / "calls").open()]
+    assert calls[:2] == ["pip install -r requirements.lock\n", "pip install --no-build-isolation --no-deps -e .\n"]
+
+
+@needs_311
+@pytest.mark.slow(15)
+def test_pip_installs_where_a_setting_of_pip_is_none_of_uv(small, tmp_path):
+    folder, run = small
+    uv_that(folder, f"touch '{tmp_path}/called'")
+    done = run(PIP_CLIENT_CERT=str(tmp_path / "mine.pem"))
+    assert done.returncode == 0, done.stderr
+    assert "installs the packages: its settings (pip config list) have one that uv lacks." in done.stderr
+    assert installed_by(folder) == "pip" and not (tmp_path / "called").exists()
 
 
 def linked(venv, tmp_path):
@@ -163,8 +261,8 @@ def test_an_environment_that_the_set_up_did_not_make_is_left_alone(make_venv, se
     assert (folder / ".venv/precious").read_text() == "work of years"
 
 
+@needs_311
 @pytest.mark.slow(10)
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the set-up takes Python 3.11")
 @pytest.mark.parametrize("mark", [".made", ".ready"])
 def test_an_environment_of_the_set_up_that_was_interrupted_or_moved_is_made_again(mark, set_up):
     folder, run = set_up
@@ -175,6 +273,40 @@ def test_an_environment_of_the_set_up_that_was_interrupted_or_moved_is_made_agai
     venv = folder / ".venv"
     assert not (venv / "remains").exists() and (venv / ".made").exists() and not (venv / ".ready").exists()
     subprocess.run([venv / "bin/python", "-c", "import pip"], check=True)
+
+
+# ---- the weekly run ----
+
+
+@pytest.mark.slow(1)
+@pytest.mark.parametrize(
+    ("week", "way"),
+    [
+        *(("06", "default"), ("07", "avx2"), ("08", "two busy"), ("09", "ORDER=31")),  # 08 is no octal number
+        *(("10", "ORDER=31"), ("11", "ORDER=31"), ("53", "ORDER=31")),
+    ],
+)
+def test_all_tests_run_in_another_way_each_week(week, way, tmp_path):
+    workflow = yaml.safe_load((ROOT / ".github/workflows/weekly.yml").read_text("utf-8"))
+    script = workflow["jobs"]["all"]["steps"][-1]["run"]
+    programs = {
+        "date": f"[ $1 = +%-V ] && expr {week} + 0",
+        "yes": "echo >>busy; exec sleep 600",  # it keeps standard error open until it is killed
+        "make": "while [ -e busy ] && [ $(wc -l <busy) -lt 2 ]; do sleep 0.1; done\n"
+        'echo "$1" $ATEN_CPU_CAPABILITY "$2" $(! [ -e busy ] || echo two busy)',
+    }
+    (tmp_path / "bin").mkdir()
+    for name, code in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    if way == "two busy":
+        (tmp_path / "busy").touch()
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    environment = {"PATH": path, "GITHUB_RUN_NUMBER": "31"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["test", *way.split()]), done.stderr
 
 
 # ---- line ends ----

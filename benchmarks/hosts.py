@@ -10,8 +10,8 @@ from statistics import median
 
 import torch.distributed as dist
 
+from benchmarks.common import Run, busy, processor_time
 from d2lps import Processes, aggregate_at, calibrate, cluster, compare, hierarchical, ring, sharded
-from tests.benchmarks.common import Run, busy, processor_time
 
 NEAR = 1.05  # ratio of measured times below which two ways have no order
 

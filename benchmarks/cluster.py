@@ -9,8 +9,8 @@ the processors were busy for more than 60 % of it is listed with an exclamation 
 import statistics
 import time
 
+from benchmarks.common import Run, busy, processor_time
 from d2lps import aggregate_at, cluster, cost, hierarchical, ring, sharded
-from tests.benchmarks.common import Run, busy, processor_time
 
 RATE = "400 Mbit/s"
 ORDERS = "01234567", "01452367", "04152637"  # of hosts in a ring; hosts 0 to 3 are in one rack, 4 to 7 in the other

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from helpers import classes
 
+from benchmarks.common import Run, processor_time
 from d2lps.notebook.grading.course import all_texts, tables
-from tests.benchmarks.common import Run, processor_time
 
 JOBS = 2
 ENDLESS = "while True:\n        pass"

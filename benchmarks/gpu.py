@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 
 import d2lps
+from benchmarks.common import Run, divided, on_ranks, spread
 from d2lps import Here, Processes
 from d2lps.carriers import ranks
 from d2lps.scaling import GPUS, Layout, step
 from d2lps.scaling.layout import kept
 from d2lps.train import gpt
-from tests.benchmarks.common import Run, divided, on_ranks, spread
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

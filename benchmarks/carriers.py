@@ -13,9 +13,9 @@ import statistics
 import torch
 import torch.distributed as dist
 
+from benchmarks.common import Run, ceilings, copying, divided, in_turns, on_ranks
 from d2lps import Processes, SharedMemory, algorithms, calibrate, compare
 from d2lps.carriers.execute import compile
-from tests.benchmarks.common import Run, ceilings, copying, divided, in_turns, on_ranks
 
 FITTED = ("ring", "naive ring")
 

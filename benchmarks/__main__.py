@@ -1,26 +1,23 @@
-"""Measure this machine: ``python -m tests.benchmarks P4 --quick``.
+"""Measure this machine: ``python -m benchmarks P4 --quick``.
 
 Give names of rows (``P1``) or of files (``carriers``); without names everything is measured, ``--list`` prints them.
 Ratios are medians of pairs with p10 and p90; the pairs are taken in turns A B B A in one set of processes, one thread
 each, and the time of a run is the slowest rank's, between barriers. Every result is verified. ``--save`` writes the
-figures to tests/benchmarks/measured/, a file for each file of rows.
+figures to benchmarks/measured/, a file for each file of rows.
 """
 
 import argparse
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
 import torch
 
+from benchmarks.common import Run
 from d2lps import this_host
 from d2lps.messages import allow_any_letter
-from tests.benchmarks.common import ROOT, Run
-
-sys.path.append(str(ROOT / "tests"))  # for helpers; last, because the folder tests/course must not hide course/
 
 # File → its rows: each is a function of that name in small letters, with _ for -.
 FILES = {
@@ -51,7 +48,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", help="rows or files; all if left out")
     options.add_argument("--list", action="store_true", help="print files and rows")
-    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--save", action="store_true", help="write the figures to benchmarks/measured/")
     options.add_argument("--quick", action="store_true", help="small sizes, few pairs: to see that it works")
     options.add_argument("--pairs", type=int, help="paired runs of each comparison")
     options.add_argument("--untuned", action="store_true", help="MXNet with its own defaults")
@@ -69,7 +66,7 @@ def main() -> None:
         asked = [row for row in all_rows.split() if not given.names or {row, file} & {*given.names}]
         if not asked:
             continue
-        module, run = import_module(f"tests.benchmarks.{file}"), Run(given.quick, given.pairs, given.untuned)
+        module, run = import_module(f"benchmarks.{file}"), Run(given.quick, given.pairs, given.untuned)
         for row in asked:
             row_of(module, row)(run)
         if given.save and run.figures:

@@ -18,11 +18,11 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from benchmarks.common import Run, divided, in_turns, on_ranks, slowest, spread
 from d2lps import kvstore
 from d2lps.kvstore.server.process import Keeper
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Op
-from tests.benchmarks.common import Run, divided, in_turns, on_ranks, slowest, spread
 
 LARGE, SMALL = [1_000_000] * 4, [16]
 DEADLINE, JOINING = 30.0, 120.0

@@ -13,11 +13,11 @@ from pathlib import Path
 from helpers import browser
 from playwright.sync_api import sync_playwright
 
+from benchmarks.common import ROOT, Run
 from course.book import chromium
 from course.book.library import Book
 from course.site.build import KEPT
 from d2lps.messages import LANGUAGES
-from tests.benchmarks.common import ROOT, Run
 
 SEARCHES = [
     ("zh", "参数服务器"),

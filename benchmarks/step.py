@@ -22,9 +22,9 @@ import torch
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.common import Run
+from benchmarks.gpu import CUDA, DEVICE, GPU, on_gpu, seconds
 from d2lps.train import gpt
-from tests.benchmarks.common import Run
-from tests.benchmarks.gpu import CUDA, DEVICE, GPU, on_gpu, seconds
 
 # name: type of the weights, type that autocast computes in, whether TF32 is used, whether blocks are recomputed
 FORMATS = {

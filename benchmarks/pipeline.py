@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
+from benchmarks.common import Run, divided, in_turns, on_ranks
 from d2lps import Processes
 from d2lps.schedule import gpipe, one_f_one_b, pipeline
 from d2lps.train import gpt
 from d2lps.train.pipeline import run as train
-from tests.benchmarks.common import Run, divided, in_turns, on_ranks
 
 NAP = 0.04  # seconds of a task that sleeps
 MAKERS = {"GPipe": gpipe, "1F1B": one_f_one_b}

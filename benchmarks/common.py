@@ -19,7 +19,7 @@ import torch.distributed as dist
 from d2lps import this_host
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parent
 WARM = 5  # turns that are not counted
 
 
@@ -60,7 +60,7 @@ class Run:
             "torch": torch.__version__,
             **self.versions,
             "commit": commit.strip(),
-            "command": " ".join(["python -m tests.benchmarks", *sys.argv[1:]]),
+            "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
             "figures": self.figures,
         }
         path = HERE / "measured" / f"{file}-{date.today().isoformat()}-{os.cpu_count()}-processors.json"

@@ -14,9 +14,9 @@ from helpers.browser import launch
 from helpers.traces import heavy
 from playwright.sync_api import sync_playwright
 
+from benchmarks.common import Run
 from d2lps import opening
 from d2lps.view.player import Player, watch
-from tests.benchmarks.common import Run
 
 WRAP = """
 const ask = window.requestAnimationFrame.bind(window);

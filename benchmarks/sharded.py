@@ -18,11 +18,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.common import Run, divided, in_turns, on_ranks
 from d2lps import Processes
 from d2lps.train import gpt
 from d2lps.train.flat import counts_of
 from d2lps.train.sharded import Sharded
-from tests.benchmarks.common import Run, divided, in_turns, on_ranks
 
 WARM, LR, EXAMPLES = 3, 1e-3, 8  # of a device
 

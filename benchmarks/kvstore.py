@@ -26,6 +26,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from benchmarks.common import HERE, ROOT, WARM, Run, busy, ceilings, divided, in_turns, on_ranks, processor_time
+from benchmarks.common import timed as seconds_of
 from d2lps import Processes, algorithms, kvstore
 from d2lps.algorithms.placement import Placement
 from d2lps.carriers.execute import compile
@@ -33,8 +35,6 @@ from d2lps.kvstore.pslite.store import Nodes, environment, require_mxnet
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from tests.benchmarks.common import HERE, ROOT, WARM, Run, busy, ceilings, divided, in_turns, on_ranks, processor_time
-from tests.benchmarks.common import timed as seconds_of
 
 
 class Sizes(NamedTuple):
@@ -355,7 +355,7 @@ def held(run: Run) -> None:
 def p14(run: Run) -> None:
     """In a network namespace of its own, where the loopback interface can be shaped and has a second address."""
     said = HERE / "measured" / f".p14-{os.getpid()}.json"
-    code = "from tests.benchmarks.kvstore import Run, inside_namespace; "
+    code = "from benchmarks.kvstore import Run, inside_namespace; "
     code += f"inside_namespace({str(said)!r}, Run({run.quick}, {run.pairs}))"
     inside = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code]
     missing = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]

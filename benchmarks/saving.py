@@ -16,8 +16,8 @@ import tempfile
 import torch
 import torch.distributed as dist
 
+from benchmarks.common import Run, on_ranks, timed
 from d2lps import kvstore
-from tests.benchmarks.common import Run, on_ranks, timed
 
 KEYS = 4
 

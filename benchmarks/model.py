@@ -11,6 +11,7 @@ import resource
 import time
 from fractions import Fraction
 
+from benchmarks.common import Run
 from d2lps import (
     all_to_all,
     bandwidth,
@@ -29,7 +30,6 @@ from d2lps import (
     tree,
 )
 from d2lps.schedule import one_f_one_b, pipeline
-from tests.benchmarks.common import Run
 
 S, B, ALPHA = 160_000_000, 16_000_000_000, 2 * Fraction(5e-6)
 BOTH = {
