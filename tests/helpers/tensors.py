@@ -44,6 +44,16 @@ def bits(tensor):
     return torch.cat([tensor.detach().cpu().reshape(-1)]).view(torch.uint8).tolist() if tensor.numel() else []
 
 
+def close(ours, right, added):
+    """Whether two tensors differ no more than by rounding, for each of ``added`` numbers about an epsilon.
+
+    Processors add up in different orders, so no bound that was read off one holds on another. A sum errs by up to
+    ``added`` epsilons of what is added; twice that for two sums, and twice again if some of it cancels.
+    """
+    error, largest = (x.detach().double().abs().max() for x in (ours - right, right))
+    return ours.shape == right.shape and bool(error <= 4 * added * torch.finfo(right.dtype).eps * largest)
+
+
 def added(tree, tensors, key, add=torch.add):
     """The sum in the order of ``plan.order``, an addition at a time."""
     if isinstance(tree, str):
