@@ -45,13 +45,15 @@ def bits(tensor):
 
 
 def close(ours, right, added):
-    """Whether two tensors differ no more than by rounding, for each of ``added`` numbers about an epsilon.
+    """Check that two results differ by no more than rounding: about an epsilon for each of ``added`` numbers.
 
-    Processors add up in different orders, so no bound that was read off one holds on another. A sum errs by up to
-    ``added`` epsilons of what is added; twice that for two sums, and twice again if some of it cancels.
+    Processors add up in different orders, so a bound that was read off one does not hold on the next. A sum errs by up
+    to ``added`` epsilons of what is added; that is doubled for two sums, and again as some of it may cancel.
     """
-    error, largest = (x.detach().double().abs().max() for x in (ours - right, right))
-    return ours.shape == right.shape and bool(error <= 4 * added * torch.finfo(right.dtype).eps * largest)
+    ours, right = torch.as_tensor(ours), torch.as_tensor(right)
+    largest = right.detach().abs().max().item() if right.numel() else 0.0
+    rounding = 4 * added * torch.finfo(right.dtype).eps * largest
+    torch.testing.assert_close(ours, right, rtol=0, atol=rounding)
 
 
 def added(tree, tensors, key, add=torch.add):
