@@ -425,7 +425,7 @@ ranks.close()
 # %% bias
 x, W, b = torch.randn(2, 8), torch.randn(8, 3), torch.tensor([1.0, 10.0, 100.0])
 y = sum(part @ w + b for part, w in zip(x.chunk(4, 1), W.chunk(4, 0)))
-y - (x @ W + b)
+(y - (x @ W + b)).round()
 
 # %% bias-schedule
 values = {"y": Value(24, (*gpus, "b"))}

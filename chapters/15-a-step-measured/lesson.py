@@ -646,7 +646,7 @@ state = dict(zip(("net", "optimizer"), get_state_dict(net, optimizer)))
 dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
 net.load_state_dict(state["net"])
 inputs, labels = (part[24:32] for part in gpt.examples(gpt.prose("en"), 48))
-print(gpt.loss(net(inputs), labels).item(), ranks[0]["after"][0])
+print(f"{gpt.loss(net(inputs), labels).item():.4f} {ranks[0]['after'][0]:.4f}")
 ranks.close()
 
 # %% exercise-mfu

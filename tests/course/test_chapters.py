@@ -572,7 +572,7 @@ def test_the_numbers_of_chapter_08(executed):
     assert len(off) == 8 and {*off[::2]} == {"< 10⁻⁵"} and min(map(float, off[1::2])) > 0.1
     assert book.shown("hybrid-bytes").count("1680000") == 5
     assert [row[-2:] for row in book.rows("dtensor")[1:]] == [[sums, "< 10⁻⁵"] for sums in ("4", "6", "4")]
-    assert book.shown("bias").count("300.0") == 2 and "gpu2" in book.shown("bias-schedule")
+    assert book.shown("bias").count("[  3.,  30., 300.]") == 2 and "gpu2" in book.shown("bias-schedule")
     assert "unflatten" in book.shown("half-heads")
 
 
@@ -714,7 +714,7 @@ def test_the_numbers_of_chapter_15(executed):
     same, _, after, goes_on = book.shown("loaded").strip().split("\n")
     assert len({*same.split()}) == 1 and ast.literal_eval(after) == pytest.approx(ast.literal_eval(goes_on), rel=1e-6)
     one, four = map(float, book.shown("load-alone").split())
-    assert one == pytest.approx(four, rel=1e-5)
+    assert one == pytest.approx(four, abs=2e-4)
 
 
 def test_the_numbers_of_chapter_13(executed):
