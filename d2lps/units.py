@@ -130,6 +130,17 @@ def show_number(value: float, digits: int = 4) -> str:
     return factor + "10" + str(int(power)).translate(RAISED)
 
 
+def show_error(error: float, bound: float = 1e-5) -> str:
+    """Print a rounding error as ``< 10⁻⁵``, since its digits depend on the processor; a larger error in two digits.
+
+    ``bound`` leaves room for every processor: the default suits 32 bits, and 1e-12 suits 64.
+
+    >>> show_error(3e-7), show_error(0.2857), show_error(0.0, 1e-12)
+    ('< 10⁻⁵', '0.29', '< 10⁻¹²')
+    """
+    return f"< {show_number(bound)}" if abs(error) < bound else show_number(error, 2)
+
+
 def show_size(count: "float | Fraction") -> str:
     """Print bytes in decimal units with at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
     return _show(float(count), [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")

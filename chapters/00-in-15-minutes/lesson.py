@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps import train
-from d2lps.units import show_number
+from d2lps.units import show_error
 
 def gradient(weights, images, labels):
     net = train.small_cnn()
@@ -31,7 +31,7 @@ halves = {"gpu0": gradient(start, images[:48], labels[:48]),
           "gpu1": gradient(start, images[48:], labels[48:])}
 trace = run(aggregate_at(["gpu0", "gpu1"], "gpu0"), halves)
 off = (halves["gpu1"] / 2 - whole).abs().max()
-print(len(whole), f"{whole.abs().max():.2g}", show_number(off.item(), 1))
+print(len(whole), f"{whole.abs().max():.2g}", show_error(off.item(), 1e-6))
 draw(trace)
 
 # %% race

@@ -96,6 +96,8 @@ parts = dict(zip(gpus, train.split(X, y, [places[gpu] for gpu in gpus])))
 d2lps.source(train.loss_and_gradient)
 
 # %% gradients
+from d2lps.units import show_error, show_number
+
 with train.deterministic():
     gradients = {}
     for gpu, part in parts.items():
@@ -104,7 +106,8 @@ with train.deterministic():
     loss, whole = train.loss_and_gradient(new_net(), X, y, count=len(y))
 
 total = sum(gradient.cpu() for gradient in gradients.values())
-dict(difference=float((total - whole).abs().max()), largest=float(whole.abs().max()))
+dict(difference=show_error(float((total - whole).abs().max()), 1e-6),
+     largest=show_number(float(whole.abs().max()), 2))
 
 # %% cpu-plan
 aggregate_at(gpus, "cpu")
@@ -133,7 +136,7 @@ for name, plan in plans.items():
     sums[name] = buffers["gpu0"].cpu()
 
 table("strategy", "difference", "other-bits", rows=[
-    [name, float((total - sums["GPU 0"]).abs().max()),
+    [name, show_error(float((total - sums["GPU 0"]).abs().max()), 1e-6),
      int((total != sums["GPU 0"]).sum())]
     for name, total in sums.items()])
 
@@ -303,7 +306,8 @@ for name, plan in {"GPU 0": aggregate_at(gpus, "gpu0", update=rule),
     weights = runs[name].weights
     accuracy = train.accuracy(new_net(), weights, digits.test)
     rows.append([name, torch.equal(weights, in_turn.weights),
-                 float((weights - joined.weights).abs().max()), f"{accuracy:.1%}"])
+                 show_error(float((weights - joined.weights).abs().max())),
+                 f"{accuracy:.1%}"])
 table("strategy", "same-bits", "distance", "accuracy", rows=rows)
 
 # %% losses
@@ -321,7 +325,7 @@ d2lps.source(train.ddp.main)
 # %% concise
 ddp = train.ddp.weights(processes=4)
 accuracy = train.accuracy(new_net(), ddp, digits.test)
-dict(difference=float((ddp - joined.weights).abs().max()), accuracy=accuracy)
+dict(difference=show_error(float((ddp - joined.weights).abs().max())), accuracy=accuracy)
 
 # %% exercise-own-gpu
 def own_gpu(gpus):

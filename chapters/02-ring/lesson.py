@@ -83,7 +83,7 @@ watch(naive, chunked, names=["c = 1", "c = 4"], name="race")
 
 # %% growth
 from d2lps import d2l
-from d2lps.units import show_seconds
+from d2lps.units import show_error, show_seconds
 
 def circle_of(n, latency):
     nodes = [f"gpu{i}" for i in range(n)]
@@ -314,7 +314,7 @@ def summed(plan):
 first = summed(ring(gpus))
 arrival = sum(values[gpus[i]] for i in (2, 0, 3, 1))
 table("strategy", "difference", "other-bits", rows=[
-    [name, float((found - first).abs().max()), int((found != first).sum())]
+    [name, show_error(float((found - first).abs().max())), int((found != first).sum())]
     for name, found in {"ring": summed(ring(gpus)), "tree": summed(tree(gpus)),
                         "2 0 3 1": arrival}.items()])
 
@@ -345,7 +345,7 @@ dist.all_reduce(by_torch)
 
 # %% concise-same
 by_torch = ranks[0]["by_torch"]
-dict(difference=float((by_torch - first).abs().max()),
+dict(difference=show_error(float((by_torch - first).abs().max())),
      unequal=int((by_torch != first).sum()))
 
 # %% px-race

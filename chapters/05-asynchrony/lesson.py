@@ -45,7 +45,7 @@ sending.reveal({"sent last": finish([40], [32], 0, 1),
                 "layer 1 first": finish(ready[::-1], sizes, 0, 1)})
 
 # %% bucket-size
-from d2lps.units import show_seconds
+from d2lps.units import show_error, show_number, show_seconds
 
 def with_buckets(count, layers=120, latency=1e-3, rate=1.25e9, backward=0.12):
     of_each = layers // count
@@ -235,7 +235,8 @@ for i in range(4):
     now = slice(32 * i, 32 * i + 32)
     loss = functional.cross_entropy(net(X[now]), y[now], reduction="sum") / 128
     loss.backward()
-print(float((gradients(net) - whole).abs().max()), float(whole.abs().max()))
+print(show_error(float((gradients(net) - whole).abs().max()), 1e-6),
+      show_number(float(whole.abs().max()), 2))
 
 def loss_of(weights):
     with train.deterministic():

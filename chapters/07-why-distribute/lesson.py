@@ -16,7 +16,7 @@ from torch import nn
 from d2lps import d2l, memory, table, train, tradeoff
 from d2lps.scaling import CHIPS, GPUS, PRICES, TRAINED, Job, fit
 from d2lps.train import large_batch
-from d2lps.units import show_seconds, show_size
+from d2lps.units import show_error, show_seconds, show_size
 
 # %% guess-growth
 guess = d2lps.predict("growth", {"AlexNet → GPT-3": "", "AlexNet → 2026": ""})
@@ -99,7 +99,7 @@ for sizes in ([16], [8, 8], [4, 4, 4, 4], [6, 6, 4], [13, 3]):
     off = [(merged(sizes, weighted) - whole).abs().max() / whole.abs().max()
            for weighted in (False, True)]
     rows.append([" + ".join(map(str, sizes)),
-                 *(show_number(float(each), 1) for each in off)])
+                 *(show_error(float(each)) for each in off)])
 table("split-parts", "plain-mean", "weighted-mean", rows=rows)
 
 # %% steps-source

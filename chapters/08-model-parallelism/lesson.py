@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, gelu, relu
 
 from d2lps import cost, draw, ring, schedule, table, train, watch
 from d2lps.train import gpt
-from d2lps.units import show_number
+from d2lps.units import show_error, show_number
 
 # %% state
 torch.manual_seed(0)
@@ -99,7 +99,7 @@ by_columns = torch.cat([x @ left, x @ right], dim=1)
 top, bottom = W.chunk(2, dim=0)
 x1, x2 = x.chunk(2, dim=1)
 by_rows = x1 @ top + x2 @ bottom
-[float((found - x @ W).abs().max()) for found in (by_columns, by_rows)]
+[show_error(float((found - x @ W).abs().max())) for found in (by_columns, by_rows)]
 
 # %% guess-peak
 peak = d2lps.predict("peak", {"gpu1": "MB", "gpu2": "MB"})
@@ -134,8 +134,9 @@ whole = [W1.clone().requires_grad_(), W2.clone().requires_grad_()]
 right = cross_entropy(relu(x @ whole[0]) @ whole[1], labels32)
 right.backward()
 g1 = torch.cat([found[node, f"g:op1:{node}"] for node in memory], dim=1)
-print(largest(found["gpu2", "loss"], right), largest(g1, whole[0].grad),
-      largest(found["gpu2", "g:op2:gpu2"], whole[1].grad))
+pairs = [(found["gpu2", "loss"], right), (g1, whole[0].grad),
+         (found["gpu2", "g:op2:gpu2"], whole[1].grad)]
+print(*(show_error(largest(*pair)) for pair in pairs))
 print({node: trace.bytes_sent(node) for node in memory})
 draw(trace)
 
@@ -160,8 +161,9 @@ whole = [tensor.clone().requires_grad_() for tensor in (x, A, B)]
 y = gelu(whole[0] @ whole[1]) @ whole[2]
 y.backward(dy)
 dA = torch.cat([found[gpu, f"dA:{gpu}"] for gpu in gpus], 1)
-print(largest(found["gpu3", "y"], y), largest(found["gpu3", "dx"], whole[0].grad),
-      largest(dA, whole[1].grad))
+pairs = [(found["gpu3", "y"], y), (found["gpu3", "dx"], whole[0].grad),
+         (dA, whole[1].grad)]
+print(*(show_error(largest(*pair)) for pair in pairs))
 trace.bytes_sent("gpu1"), 2 * 2 * 3 * x.nbytes // 4
 
 # %% to-all
@@ -190,7 +192,7 @@ def cut_mlp(x, A, B, n):
 
 again = [tensor.clone().requires_grad_() for tensor in (x, A, B)]
 cut_mlp(*again, 4).backward(dy)
-[largest(ours.grad, theirs.grad) for ours, theirs in zip(again, whole)]
+[show_error(largest(ours.grad, theirs.grad)) for ours, theirs in zip(again, whole)]
 
 # %% guess-sums
 sums = d2lps.predict("sums", {"forward": "", "backward": ""})
@@ -212,8 +214,8 @@ sums.reveal({"forward": ahead / 4, "backward": (len(group.traces) - ahead) / 4})
 # %% cut-same
 whole, part = net[1].perceptron, cut[1].perceptron
 ups = torch.cat([each.up.weight.grad for each in part.parts])
-print(largest(ups, whole.up.weight.grad),
-      largest(cut[0].bytes.weight.grad, net[0].bytes.weight.grad))
+print(show_error(largest(ups, whole.up.weight.grad)),
+      show_error(largest(cut[0].bytes.weight.grad, net[0].bytes.weight.grad)))
 
 def size(module):
     return sum(w.numel() for w in module.parameters())
@@ -297,6 +299,7 @@ watch(in_a_row(3), in_a_row(4), names=["p = 3", "p = 4"], name="row")
 # %%px
 from d2lps import ring, run, schedule
 from d2lps.train import operators as real
+from d2lps.units import show_error
 
 width, rows = 600, 200
 gpus = ["gpu1", "gpu2", "gpu3", "gpu4"]
@@ -366,7 +369,7 @@ gradient = found[gpus[carrier.rank], f"g:op{carrier.rank % 2 + 1}"]
 mixed = gradient.flatten() / 2
 run(ring(carrier.names), mixed, carrier)
 for each in (gradient, mixed.view_as(right)):
-    print(carrier.rank, float((each - right).abs().max() / right.abs().max()))
+    print(carrier.rank, show_error(float((each - right).abs().max() / right.abs().max())))
 
 # %% hybrid-bytes
 trace = ranks[0]["trace"]
@@ -413,7 +416,7 @@ ways = ranks[0]["ways"]
 y, dx, _ = ways[0]
 names = ["d2lps", "DTensor", "DTensor + PrepareModuleInput"]
 table("way", "all-reduces", "difference", rows=[
-    [name, sums, max(largest(y2, y), largest(dx2, dx))]
+    [name, sums, show_error(max(largest(y2, y), largest(dx2, dx)))]
     for name, (y2, dx2, sums) in zip(names, ways)])
 
 # %% close
@@ -422,7 +425,7 @@ ranks.close()
 # %% bias
 x, W, b = torch.randn(2, 8), torch.randn(8, 3), torch.tensor([1.0, 10.0, 100.0])
 y = sum(part @ w + b for part, w in zip(x.chunk(4, 1), W.chunk(4, 0)))
-y - (x @ W + b)
+(y - (x @ W + b)).round()
 
 # %% bias-schedule
 values = {"y": Value(24, (*gpus, "b"))}
@@ -445,7 +448,7 @@ for size in (8, 12):
     try:
         halves = zip(q.chunk(2, 1), k.chunk(2, 1), v.chunk(2, 1))
         parts = [heads(*half, size) for half in halves]
-        print(size, largest(torch.cat(parts, 1), whole))
+        print(size, show_error(largest(torch.cat(parts, 1), whole)))
     except RuntimeError as error:
         print(size, error)
 try:

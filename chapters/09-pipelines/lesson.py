@@ -19,7 +19,7 @@ from d2lps.schedule import ScheduleError, from_torch, pipeline
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, zero_bubble
 from d2lps.train import gpt
 from d2lps.train.pipeline import one_device, run, split
-from d2lps.units import show_number, show_seconds, show_size
+from d2lps.units import show_error, show_seconds, show_size
 
 torch.set_num_threads(1)
 
@@ -114,7 +114,7 @@ loss = play(pipeline(gpipe(4, 4)), stages, micro,
 played = gradients(stages)
 off = max(float((a - b).abs().max() / b.abs().max())
           for a, b in zip(played, whole))
-print(f"{loss:.4f}, {gpt.loss(net(X), y).item():.4f}, {show_number(off, 1)}")
+print(f"{loss:.4f}, {gpt.loss(net(X), y).item():.4f}, {show_error(off)}")
 
 # %% same-bits
 one_device(stages, batch, 4, gpt.loss)
@@ -521,7 +521,7 @@ for name, losses in curves.items():
                                alone[s].parameters()))
            for s in range(2)]
     rows.append([name, bugs[name], f"{losses[0]:.3f}", f"{losses[-1]:.3f}",
-                 *(show_number(each, 2) for each in off)])
+                 *map(show_error, off)])
 guess.reveal({"A, B, C, D": sum(bug is not None for bug in bugs.values())})
 
 # %% distances

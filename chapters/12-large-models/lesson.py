@@ -15,7 +15,7 @@ from d2lps.plan import slices
 from d2lps.schedule import one_f_one_b, pipeline, zero
 from d2lps.train import gpt, sharded, tensor
 from d2lps.train.flat import Layer, allocate, counts_of, free
-from d2lps.units import show_number, show_size
+from d2lps.units import show_error, show_size
 
 torch.set_num_threads(1)
 
@@ -251,7 +251,7 @@ idle = {"PP": cost.shared(pipeline(one_f_one_b(4, 4))).bubble(),
 rows = []
 for name, formula in formulas().items():
     off = max(abs(a / b - 1) for a, b in zip(losses[name], one))
-    rows.append([name, show_number(off, 1), sent_by[name], round(formula),
+    rows.append([name, show_error(off), sent_by[name], round(formula),
                  f"{idle.get(name, 0):.1%}"])
 table("way", "loss-off", "bytes-sent", "formula-bytes", "of-total", rows=rows)
 
@@ -368,7 +368,7 @@ for name in names[2:-1]:
     found, _, written = ranks[0]["theirs"][name]
     gradient = max(ranks[rank]["theirs"][name][1] for rank in range(4))
     off = max(abs(a / b - 1) for a, b in zip(found, one))
-    rows.append([name, show_number(off, 1), show_number(gradient, 1),
+    rows.append([name, show_error(off), show_error(gradient),
                  show_size(sent_by[name]), written and show_size(written)])
 ranks.close()
 table("way", "loss-off", "gradient-off", "ours-sent", "torch-sent", rows=rows)
@@ -423,7 +423,7 @@ parts = half_block(parts, cut_in_four.norm2, cut_in_four.perceptron)
 sum(part.square().sum() for part in parts).backward()
 
 right = inputs[0].grad
-print(*(show_number(float((x.grad - right).abs().max() / right.abs().max()), 1)
+print(*(show_error(float((x.grad - right).abs().max() / right.abs().max()))
         for x in inputs[1:]))
 for used in (group.traces, traces):
     print(len(used), sum(trace.bytes_sent("gpu0") for trace in used))

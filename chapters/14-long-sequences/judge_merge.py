@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from d2lps.notebook.grading import call, failure
+from d2lps.units import show_error
 
 SIZE = 3
 
@@ -64,7 +65,7 @@ def judge(case: PartsCase, answer: Callable) -> dict[str, str]:
     o, log_sum = _pair(case, got)
     right, right_sum = case.right
     if _near(o, right) and _near(log_sum, right_sum):
-        return {"parts": str(len(given)), "off": f"{float((o - right).abs().max()):.0e}"}
+        return {"parts": str(len(given)), "off": show_error(float((o - right).abs().max()))}
     if len(given) > 1 and _near(o, given[0][0]) and _near(log_sum, given[0][1]):
         raise failure("todo", "merge-first", case)
     if not (torch.isfinite(o).all() and not (log_sum.isnan() | (log_sum == float("inf"))).any()):

@@ -19,7 +19,7 @@ from d2lps import parallelize, ring, run, table, tree, watch
 from d2lps.scaling import GPUS, LLAMA3, MODELS, sent, throughput
 from d2lps.schedule import ScheduleError, attention, seen_pairs, token_places
 from d2lps.train import context, gpt
-from d2lps.units import show_number, show_seconds, show_size
+from d2lps.units import show_error, show_seconds, show_size
 
 torch.set_num_threads(1)
 nodes = ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -81,16 +81,17 @@ def output(joined):
     return joined[:, 2:] / joined[:, 1:2]
 
 joined = reduce(merge, [part(q, *block) for block in blocks])
-float((output(joined) - whole).abs().max() / whole.abs().max())
+show_error(float((output(joined) - whole).abs().max() / whole.abs().max()), 1e-12)
 
 # %% orders
 rows = []
-for dtype in (torch.float64, torch.float32):
+for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
     parts = [part(*(x.to(dtype) for x in (q, *block))) for block in blocks]
     outputs = [output(reduce(merge, order)) for order in permutations(parts)]
     bits = {each.numpy().tobytes() for each in outputs}
     off = max(float((each - whole).abs().max() / whole.abs().max()) for each in outputs)
-    rows.append([str(dtype).removeprefix("torch."), len(outputs), len(bits), off])
+    rows.append([str(dtype).removeprefix("torch."), len(outputs), len(bits),
+                 show_error(off, bound)])
 table("precision", "merge-orders", "other-outputs", "largest-off", rows=rows)
 
 # %% reduction
@@ -105,7 +106,7 @@ for plan in (ring(nodes), tree(nodes)):
     run(plan, buffers, reduce=soft)
     outputs = [output(buffer.view(-1, 8)) for buffer in buffers.values()]
     print(len(plan.steps), *(torch.equal(each, outputs[0]) for each in outputs),
-          f"{float((outputs[0] - whole).abs().max()):.0e}")
+          show_error(float((outputs[0] - whole).abs().max()), 1e-12))
 
 # %% hand-gather
 torch.manual_seed(0)
@@ -114,7 +115,7 @@ right = scaled_dot_product_attention(*tensors)
 mine = [[x.chunk(4, 1)[i] for x in tensors] for i in range(4)]
 
 def off(outputs):
-    return f"{float((torch.cat(outputs, 1) - right).abs().max()):.0g}"
+    return show_error(float((torch.cat(outputs, 1) - right).abs().max()), 1e-12)
 
 def by_gathering(i):
     keys, values = (torch.cat([parts[x] for parts in mine], 1) for x in (1, 2))
@@ -215,10 +216,10 @@ def worst(way, names, bits):
 rows, passes = [], {"gather": 3, "ring": 3, "heads": 2}
 for way, name in WAYS.items():
     formula = round(passes[way] * forward_bytes(way))
-    wrong = [worst(way, names, bits) for bits in (64, 32)
+    wrong = [show_error(worst(way, names, bits), bound)
+             for bits, bound in ((64, 1e-12), (32, 1e-5))
              for names in (["o"], ["dq", "dk", "dv"])]
-    rows.append([name, traces[way].bytes_sent("rank0"), formula,
-                 *(show_number(each, 1) for each in wrong)])
+    rows.append([name, traces[way].bytes_sent("rank0"), formula, *wrong])
 table("way", "bytes-sent", "formula-bytes", "output-64", "gradient-64",
       "output-32", "gradient-32", rows=rows)
 
@@ -272,7 +273,7 @@ found = [ranks[r]["theirs"] for r in range(4)]
 for zigzag in (False, True):
     wrong = [max(each[f"{name} {zigzag}"] for each in found)
              for name in ("o", "dq", "dk", "dv")]
-    print(*(f"{each:.0e}" for each in wrong))
+    print(*map(show_error, wrong))
 ranks.close()
 
 # %% limits

@@ -290,8 +290,8 @@ from d2lps.schedule import one_f_one_b, pipeline as lay_out
 stages = new().stages(2)
 pipeline.run(lay_out(one_f_one_b(2, 2)), stages, small, loss=gpt.loss)
 alone = [norm_of(stage.parameters()) for stage in stages]
-print(*(f"{each:.6f}" for each in (*alone, math.hypot(*alone))))
-print(f"{pipeline.clip(stages, 1.0):.6f} {whole:.6f}")
+print(*(f"{each:.4f}" for each in (*alone, math.hypot(*alone))))
+print(f"{pipeline.clip(stages, 1.0):.4f} {whole:.4f}")
 
 # %% norm-tensor
 group = tensor.Group(nodes)
@@ -301,14 +301,14 @@ parts = [w for module in cut.modules() if type(module).__name__ == "_Part"
          for w in module.parameters()]
 copied = [w for w in cut.parameters() if all(w is not part for part in parts)]
 twice = math.hypot(norm_of(parts), math.sqrt(2) * norm_of(copied))
-print(len(parts), len(copied), f"{norm_of(parts):.6f} {norm_of(copied):.6f} {twice:.6f}")
-print(f"{tensor.clip(cut, group, 1.0):.6f} {whole:.6f}")
+print(len(parts), len(copied), f"{norm_of(parts):.4f} {norm_of(copied):.4f} {twice:.4f}")
+print(f"{tensor.clip(cut, group, 1.0):.4f} {whole:.4f}")
 
 # %% norm-zero
 for stage in range(4):
     model = sharded.Sharded(new(), nodes, stage, loss=gpt.loss, max_norm=1.0)
     model.step(small)
-    print(stage, f"{model.norm:.6f} {whole:.6f}")
+    print(stage, f"{model.norm:.4f} {whole:.4f}")
 
 # %% ranks
 ranks = d2lps.ranks(4)
@@ -646,7 +646,7 @@ state = dict(zip(("net", "optimizer"), get_state_dict(net, optimizer)))
 dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
 net.load_state_dict(state["net"])
 inputs, labels = (part[24:32] for part in gpt.examples(gpt.prose("en"), 48))
-print(gpt.loss(net(inputs), labels).item(), ranks[0]["after"][0])
+print(f"{gpt.loss(net(inputs), labels).item():.4f} {ranks[0]['after'][0]:.4f}")
 ranks.close()
 
 # %% exercise-mfu

@@ -4,7 +4,7 @@
 >>> q, k, v = torch.randn(3, 2, 8, 4).unbind()
 >>> results, trace = attend(["gpu0", "gpu1"], "ring", q, k, v)
 >>> right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
->>> torch.allclose(torch.cat([each["o"] for each in results.values()], 1), right, atol=1e-6)
+>>> torch.allclose(torch.cat([each["o"] for each in results.values()], 1), right, atol=1e-5)
 True
 
 ``part`` is what a device knows of the softmax of its queries from some keys: per query the maximum of the scores, the

@@ -75,7 +75,7 @@ SCROLLS = (
 )
 
 
-_NUMBER = re.compile(r"(~ ?)?[-+−]?\d|[–✓✗]$")  # the beginning of a cell in a column of numbers
+_NUMBER = re.compile(r"([~<] ?)?[-+−]?\d|[–✓✗]$")  # the beginning of a cell in a column of numbers
 
 
 class Table:

@@ -150,7 +150,7 @@ def test_no_number_is_written_as_programs_do(executed, chapter, language):
 def test_the_numbers_of_chapter_00(executed):
     """Its prose says them, as its readers finish it with these numbers in mind."""
     book = Outputs(executed("00-in-15-minutes", "en"))
-    assert re.fullmatch(r"9930 0\.07\d .·10⁻[⁷⁸]", book.shown("halves").splitlines()[0])
+    assert re.fullmatch(r"9930 0\.07\d < 10⁻⁶", book.shown("halves").splitlines()[0])
     raced = repr(opening("00"))
     assert raced == "<explore: GPU 0 96 ms, shards 32 ms, ring 24 ms>"
     assert re.findall(r"\d+ ms", book.shown("race")) == re.findall(r"\d+ ms", raced)
@@ -190,7 +190,10 @@ def test_the_numbers_of_chapter_01(executed):
     rows = [re.findall(r"[\d.]+ ms", line) for line in book.shown("chunks").splitlines()[1:]]
     assert [row[0] for row in rows] == ["60 ms", "80 ms", "15 ms"]
     assert [row[-1] for row in rows] == ["30.94 ms", "41.25 ms", "15 ms"]
-    assert book.shown("training").count("✓") == 3 and "✗" not in book.shown("training")
+    assert book.shown("gradients").startswith("{'difference': '< 10⁻⁶', 'largest': '0.")
+    assert [row[1] for row in book.rows("three-strategies")[1:]] == ["< 10⁻⁶"] * 3
+    assert [row[1:3] for row in book.rows("training")[1:]] == [["✓", "< 10⁻⁵"]] * 3
+    assert "'difference': '< 10⁻⁵'" in book.shown("concise")
     assert (book.shown("gpu0-ready"), book.shown("by-hand-run")) == ("True", "True")
     assert book.shown("by-hand-cost") == "{'GPU 0': 0.06, 'CPU': 0.08, 'shards': 0.015}"
     assert book.revealed("faster", " ×") == [1.818, 1.538, 3.077]
@@ -239,6 +242,8 @@ def test_the_numbers_of_chapter_02(executed):
     assert rows[0] == ["5.185 ms", "2.593 ms"] and rows[2] == ["3.733 ms", "1.867 ms"]
     lines = [line.split()[-2:] for line in book.shown("behind-switch").splitlines()[6:]]
     assert lines == [["2.15", "ms"], ["8.573", "ms"], ["2.04", "ms"], ["2.01", "ms"], ["1.246", "ms"]]
+    assert [row[1] for row in book.rows("bits")[1:]] == ["< 10⁻⁵"] * 3
+    assert "'difference': '< 10⁻⁵'" in book.shown("concise-same")
     assert book.shown("px-same") == "(True, True)"
     assert re.findall(r"rank (\d)", book.shown("px-lost")) == ["2"] * 4
     assert book.shown("px-again").count("4.0") == 4
@@ -259,8 +264,8 @@ def test_the_numbers_of_chapter_03(executed):
     if "–" in book.shown("no-servers"):
         return  # hosts cannot be emulated here: nothing was measured
     lines = book.shown("job-table").splitlines()[1:]
-    losses = [re.findall(r"\d\.\d{4}", line) for line in lines]
-    assert len(lines) == 4 and all(each == losses[0] and len(each) == 2 for each in losses)
+    losses = [[float(loss) for loss in re.findall(r"\d\.\d{4}", line)] for line in lines]
+    assert len(lines) == 4 and all(len(each) == 2 and each == pytest.approx(losses[0], abs=2e-4) for each in losses)
     same = [next((mark for mark in "✓✗" if mark in line), "–") for line in lines]
     assert same == ["✗", "✓", "✓", "✗"]
     assert book.shown("lost").count("host2") >= 2
@@ -316,8 +321,7 @@ def test_the_numbers_of_chapter_05(executed):
         assert book.page("passes").count(">∇<") == 3 and "Figure" in book.shown("passes")
         assert all(planned <= sent <= 1.06 * planned for *_, planned, sent in book.numbers("wire"))
     first, *table = book.shown("accumulate").splitlines()
-    difference, largest = map(float, re.findall(r"[\d.]+(?:e-\d+)?", first))
-    assert difference < 1e-6 < 1e-2 < largest
+    assert first.startswith("< 10⁻⁶ 0.") and float(first.split()[-1]) > 1e-2
     same, grown = zip(*(map(float, re.findall(r"[\d.]+", line)[-2:]) for line in table[-5:]), strict=True)
     assert list(same) == sorted(same) and grown[1] < same[1] and grown[2] < same[2] and grown[3] > 1
     assert percents("slowest")[:3] == [0, 6, 4] and "63.4%" in book.shown("slowest")
@@ -396,10 +400,11 @@ def test_the_numbers_of_chapter_09(executed):
         for *_, predicted, measured, bubble, overhead in rows(cell_id)[-4:]:
             assert float(bubble) + float(overhead) == pytest.approx(float(measured), abs=0.11)
             assert float(measured) < float(predicted) + most
-    curves = {row[0]: row for row in (line.split() for line in book.shown("distances").splitlines()[-4:])}
-    off = {name: [*map(value, row[-2:])] for name, row in curves.items()}
-    assert max(off["B"]) < 1e-5 and off["C"][0] < 1e-5 < 0.1 < off["C"][1]  # right, and stage 1 apart
-    assert min(off["A"]) > 0.1 and min(off["D"]) > 0.05
+    assert book.shown("play-run").endswith("< 10⁻⁵")
+    curves = {row[0]: row for row in book.rows("distances")[-4:]}
+    off = {name: row[-2:] for name, row in curves.items()}
+    assert off["B"] == ["< 10⁻⁵"] * 2 and off["C"][0] == "< 10⁻⁵" and float(off["C"][1]) > 0.1  # stage 1 is apart
+    assert min(map(value, off["A"])) > 0.1 and min(map(value, off["D"])) > 0.05
     losses = [float(row[-3]) for row in curves.values()]
     assert max(losses) < 1.1 * min(losses) < 3.5
 
@@ -548,12 +553,14 @@ def test_the_numbers_of_chapter_08(executed):
     assert all(n * saved == pytest.approx(lines[0][2], rel=0.01) for n, _, saved in lines)
     assert book.shown("gpt3").strip() == "1.75·10¹¹ 2.79 TB 34.9 × 80 GB"
     assert "gpu2" in book.shown("no-send") and "16000000" in book.shown("too-large")
-    assert max(numbers("columns")) < 1e-6 and book.revealed("halves") == pytest.approx([8.16, 9.24], abs=0.3)
+    assert book.shown("columns") == str(["< 10⁻⁵"] * 2)
+    assert book.revealed("halves") == pytest.approx([8.16, 9.24], abs=0.3)
     assert book.shown("halves").count("→") == 3
-    assert max(numbers("halves-same")[:3]) < 1e-5 and "262400" in book.shown("halves-same")
-    assert max(numbers("mlp-run")[:3]) < 1e-5 and numbers("mlp-run")[3:] == [24576, 24576]
-    assert max(numbers("to-all")) < 1e-5 and book.revealed("cut-gpt") == [2, 2]
-    assert max(numbers("cut-same")[:2]) < 1e-5 and book.shown("cut-same").count("393216") == 2
+    three = " ".join(["< 10⁻⁵"] * 3)
+    assert book.lines("halves-same")[0] == three and "262400" in book.shown("halves-same")
+    assert book.lines("mlp-run")[0] == three and numbers("mlp-run")[-2:] == [24576, 24576]
+    assert book.shown("to-all") == str(["< 10⁻⁵"] * 3) and book.revealed("cut-gpt") == [2, 2]
+    assert book.lines("cut-same")[0] == "< 10⁻⁵ < 10⁻⁵" and book.shown("cut-same").count("393216") == 2
     assert book.shown("px-gpt").count("87680 16") == 4 and book.shown("px-same").count("True") == 4
     assert "True" in book.shown("replica") and book.revealed("idle") == pytest.approx([200 / 3, 75], abs=0.5)
     assert 70 < numbers("row")[0] < 95 and book.shown("row").count("960000") == 2
@@ -561,11 +568,11 @@ def test_the_numbers_of_chapter_08(executed):
         "gpu1,gpu3",
         "gpu2,gpu4",
     ]
-    off = [float(each) for each in re.findall(r"\b[0-3] ([\d.e-]+)$", book.shown("px-hybrid"), re.M)]
-    assert len(off) == 8 and max(off[::2]) < 1e-5 and min(off[1::2]) > 0.1
+    off = re.findall(r"\b[0-3] (< 10⁻⁵|[\d.]+)$", book.shown("px-hybrid"), re.M)
+    assert len(off) == 8 and {*off[::2]} == {"< 10⁻⁵"} and min(map(float, off[1::2])) > 0.1
     assert book.shown("hybrid-bytes").count("1680000") == 5
-    assert [row.split()[-2] for row in book.shown("dtensor").splitlines()[1:]] == ["4", "6", "4"]
-    assert book.shown("bias").count("300.0") == 2 and "gpu2" in book.shown("bias-schedule")
+    assert [row[-2:] for row in book.rows("dtensor")[1:]] == [[sums, "< 10⁻⁵"] for sums in ("4", "6", "4")]
+    assert book.shown("bias").count("[  3.,  30., 300.]") == 2 and "gpu2" in book.shown("bias-schedule")
     assert "unflatten" in book.shown("half-heads")
 
 
@@ -649,20 +656,19 @@ def test_the_numbers_of_chapter_12(executed):
     assert book.revealed("same-bits") == pytest.approx([1, 1, 1.465], abs=1e-3)
     ways = {row[0]: row[1:] for row in book.rows("ways")[1:9]}
     psi = 4 * 235904  # bytes of the weights
-    assert len(ways) == 8 and all(value(row[0]) < 1e-5 and row[1] == row[2] for row in ways.values())
+    assert len(ways) == 8 and all(row[0] == "< 10⁻⁵" and row[1] == row[2] for row in ways.values())
     sent = {name: int(row[1]) for name, row in ways.items()}
     assert sent["DP"] == sent["ZeRO-1"] == sent["ZeRO-2"] == 2 * 3 * psi // 4 and sent["TP"] == 16 * 6 * 2**16
     assert [ways[name][3] for name in ("ZeRO-3", "TP", "PP", "PP × DP")] == ["0.0%", "0.0%", "42.9%", "33.3%"]
     kinds = {row[0]: row[1:] for row in book.rows("kinds")[1:]}
     assert kinds["DP"][:4] == ["943.6 kB", "943.6 kB", "1.887 MB", "3.774 MB"] and kinds["ZeRO-3"][3] == "1.271 MB"
     theirs = book.rows("torch")[1:]
-    assert len(theirs) == 5 and all(value(each) < 1e-5 for row in theirs for each in row[1:3])
+    assert len(theirs) == 5 and all(row[1:3] == ["< 10⁻⁵"] * 2 for row in theirs)
     sizes = {row[0]: [float(size.split()[0]) for size in row[3:] if size != "–"] for row in theirs}
     if len(sizes["ZeRO-3"]) == 2:  # elsewhere than on Linux, what PyTorch sends is not counted
         for name, ratio in (("ZeRO-1", 3 / 2), ("ZeRO-2", 3 / 2), ("ZeRO-3", 4 / 2.93), ("TP", 1), ("PP", 1)):
             assert sizes[name][1] / sizes[name][0] == pytest.approx(ratio, rel=0.04)
-    (off,), *used = [line.split("\n") for line in book.shown("sequence-run").strip().splitlines()]
-    assert all(each.endswith("·10⁻⁷") for each in off.split()) and [line for (line,) in used] == ["4 98304", "8 98304"]
+    assert book.lines("sequence-run") == ["< 10⁻⁵ < 10⁻⁵", "4 98304", "8 98304"]
 
 
 def test_the_numbers_of_chapter_15(executed):
@@ -686,9 +692,10 @@ def test_the_numbers_of_chapter_15(executed):
     unscaled, scaled, eight, scaled_eight, _ = others
     assert unscaled > plain + 0.1 and scaled == pytest.approx(plain, rel=0.02)
     assert eight > 5.4 and scaled_eight == pytest.approx(plain, rel=0.01)
-    for cell_id in ("norm-stages", "norm-tensor"):
-        assert len({*book.rows(cell_id)[-1][0].split()}) == 1
-    assert len({each for row in book.rows("norm-zero") for each in row[0].split()[1:]}) == 1
+    norms = [book.rows(cell_id)[-1][0] for cell_id in ("norm-stages", "norm-tensor")]
+    norms += [row[0][1:] for row in book.rows("norm-zero")]  # after the stage
+    norms = [float(each) for pair in norms for each in pair.split()]
+    assert len(norms) == 2 * 6 and norms == pytest.approx([norms[0]] * 12, rel=1e-4)
     right, own, total = ([value(each) for each in row[-4:]] for row in book.rows("clip-curves")[1:])
     assert right[0] == right[1] and own[0] != own[1] and right[3] == total[3] == 0 < own[3]
     assert total[0] / right[0] == pytest.approx(3.75, abs=0.25) and abs(own[2] / right[2] - 1) < 0.01
@@ -707,7 +714,7 @@ def test_the_numbers_of_chapter_15(executed):
     same, _, after, goes_on = book.shown("loaded").strip().split("\n")
     assert len({*same.split()}) == 1 and ast.literal_eval(after) == pytest.approx(ast.literal_eval(goes_on), rel=1e-6)
     one, four = map(float, book.shown("load-alone").split())
-    assert one == pytest.approx(four, rel=1e-6)
+    assert one == pytest.approx(four, abs=2e-4)
 
 
 def test_the_numbers_of_chapter_13(executed):
@@ -777,19 +784,15 @@ def test_the_numbers_of_chapter_14(executed):
     alone = book.shown("token-by-token").split()
     assert alone == ["norm1", "True", "attention", "False", "norm2", "True", "perceptron", "True"]
     assert float(book.shown("mean-of-parts")) == pytest.approx(0.55, abs=0.005)
-    assert float(book.shown("three-numbers")) < 1e-15
-    assert [row[1:3] for row in book.rows("orders")[1:]] == [["24", "12"]] * 2
-    assert all(line.split()[1:5] == ["True"] * 4 for line in book.shown("reduction").strip().splitlines())
-    assert [line.split()[0] for line in book.shown("reduction").strip().splitlines()] == ["6", "4"]
-    for cell_id in ("hand-gather", "hand-ring", "hand-heads"):
-        assert float(book.shown(cell_id).strip("'")) < 1e-14
+    assert [row[1:] for row in book.rows("orders")[1:]] == [["24", "12", bound] for bound in ("< 10⁻¹²", "< 10⁻⁵")]
+    assert book.lines("reduction") == [f"{steps} True True True True < 10⁻¹²" for steps in (6, 4)]
+    for cell_id in ("three-numbers", "hand-gather", "hand-ring", "hand-heads"):
+        assert book.shown(cell_id) == "'< 10⁻¹²'"
     assert book.revealed("ways-bytes") == [0.5, 0.25]
     for _, sent, formula, *wrong in book.rows("ways-table")[1:]:
-        assert sent == formula and all(
-            value(each) < most for each, most in zip(wrong, (1e-12, 1e-12, 1e-6, 1e-6), strict=True)
-        )
+        assert sent == formula and wrong == ["< 10⁻¹²"] * 2 + ["< 10⁻⁵"] * 2
     assert book.shown("torch-refuses").startswith("(1, 8, 64, 16) Operator aten._scaled_dot_product_flash")
-    assert all(float(each) < 2e-6 for each in book.shown("torch-ring").split())
+    assert book.lines("torch-ring") == [" ".join(["< 10⁻⁵"] * 4)] * 2
     limits = [row[1:] for row in book.rows("limits")[1:]]
     assert limits[0][0] == limits[1][0] == "469.8 MB" and limits[2] == ["998.2 MB", "1.141 GB", "–", "–"]
     assert book.revealed("causal") == pytest.approx([3.23, 1.94], abs=0.005)

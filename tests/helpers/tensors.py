@@ -44,6 +44,18 @@ def bits(tensor):
     return torch.cat([tensor.detach().cpu().reshape(-1)]).view(torch.uint8).tolist() if tensor.numel() else []
 
 
+def close(ours, right, added):
+    """Check that two results differ by no more than rounding: about an epsilon for each of ``added`` numbers.
+
+    Processors add up in different orders, so a bound that was read off one does not hold on the next. A sum errs by up
+    to ``added`` epsilons of what is added; that is doubled for two sums, and again as some of it may cancel.
+    """
+    ours, right = torch.as_tensor(ours), torch.as_tensor(right)
+    largest = right.detach().abs().max().item() if right.numel() else 0.0
+    rounding = 4 * added * torch.finfo(right.dtype).eps * largest
+    torch.testing.assert_close(ours, right, rtol=0, atol=rounding)
+
+
 def added(tree, tensors, key, add=torch.add):
     """The sum in the order of ``plan.order``, an addition at a time."""
     if isinstance(tree, str):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lps.units import Bandwidth, UnitError, bandwidth, seconds, show_number, show_seconds, show_size, size
+from d2lps.units import Bandwidth, UnitError, bandwidth, seconds, show_error, show_number, show_seconds, show_size, size
 
 READ = [
     (bandwidth, "16 GB/s", 16e9),
@@ -130,6 +130,12 @@ SHOWN = [
     (show_number, 1e26, "10²⁶"),
     (show_number, -6.25e-8, "-6.25·10⁻⁸"),
     (lambda value: show_number(value, 2), 2345.0, "2300"),
+    (show_error, 9e-6, "< 10⁻⁵"),
+    (show_error, 0.0, "< 10⁻⁵"),
+    (show_error, 1e-5, "10⁻⁵"),
+    (show_error, -0.123, "-0.12"),
+    (show_error, float("nan"), "nan"),
+    (lambda value: show_error(value, 1e-12), 9e-6, "9·10⁻⁶"),
     (show_size, 160e6, "160 MB"),
     (show_size, 12_346e12, "12\u00a0350 TB"),
     (show_size, 7500, "7.5 kB"),

@@ -6,6 +6,7 @@ from itertools import chain, permutations
 import pytest
 import torch
 from helpers.ranks import ranks
+from helpers.tensors import close
 from torch.nn.functional import scaled_dot_product_attention
 
 from d2lps import Processes, Topology, Transformer, cost, nvswitch
@@ -40,10 +41,10 @@ def by_torch(q, k, v, do, causal):
 SHAPES = [(4, 4, 24, 3, 4), (6, 3, 12, 5, 3), (4, 2, 16, 4, 2), (2, 1, 8, 4, 1), (10, 5, 40, 2, 5)]
 
 
-@pytest.mark.parametrize("dtype, near", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("causal, zigzag", [(True, False), (True, True), (False, False)])
-def test_outputs_and_gradients_are_those_of_one_device(way, causal, zigzag, dtype, near):
+def test_outputs_and_gradients_are_those_of_one_device(way, causal, zigzag, dtype):
     for heads, groups, tokens, size, n in SHAPES:
         if way == "heads" and groups % n:
             continue
@@ -52,7 +53,7 @@ def test_outputs_and_gradients_are_those_of_one_device(way, causal, zigzag, dtyp
         places = [[*chain(*each)] for each in token_places(tokens, n, zigzag)]
         for name, right in by_torch(*tensors, causal).items():
             made = torch.cat([each[name] for each in results.values()], 1)
-            assert float((made - right[:, sum(places, [])]).abs().max() / right.abs().max()) < near, (name, n)
+            close(made, right[:, sum(places, [])], tokens + size)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -95,7 +96,8 @@ def test_parts_merge_in_any_order_and_a_masked_part_changes_nothing():
     for first, second, third, fourth in permutations(parts):
         chained = context.merge(context.merge(context.merge(first, second), third), fourth)
         paired = context.merge(context.merge(first, second), context.merge(third, fourth))
-        assert all(torch.allclose(context.output(each), right, rtol=0, atol=1e-14) for each in (chained, paired))
+        for each in (chained, paired):
+            close(context.output(each), right, 12 + 4)
     nothing = context.part(q, k, v, torch.zeros_like(seen))
     for one in parts:
         assert torch.equal(context.merge(nothing, one), one) and torch.equal(context.merge(one, nothing), one)
@@ -103,9 +105,12 @@ def test_parts_merge_in_any_order_and_a_masked_part_changes_nothing():
 
 def test_scores_too_large_for_exp_give_the_same_output():
     q, k, v, _ = problem(1, 1, 8, 4, torch.float32)
-    results, _ = context.attend(gpus(2), "ring", 100 * q, 100 * k, v)
-    right = scaled_dot_product_attention(100 * q, 100 * k, v, is_causal=True)
-    assert torch.allclose(torch.cat([each["o"] for each in results.values()], 1), right, atol=1e-6)
+    q, k = ((100 * x).round() for x in (q, k))  # whole numbers, so scores have no rounding that exp would enlarge
+    results, _ = context.attend(gpus(2), "ring", q, k, v)
+    right = scaled_dot_product_attention(q, k, v, is_causal=True)
+    made = torch.cat([each["o"] for each in results.values()], 1)
+    close(made, right, 8)
+    assert float((q @ k.mT).max() / 2) > 1000
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])

@@ -1,9 +1,11 @@
 """A mixture of experts on several devices: one device's outputs and gradients, its bytes, dropped tokens, refusals."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from helpers import tensors
 from helpers.ranks import ranks
 
 from d2lps import PlanError, Processes, all_to_all, check, cost, nvswitch
@@ -12,10 +14,7 @@ from d2lps.train.experts import ExpertError, Experts
 
 NODES = ["a", "b", "c", "d"]
 WIDTH, TOKENS = 6, 24
-
-
-def close(ours, right):
-    assert (ours - right).abs().max() <= 1e-5 * right.abs().max()
+close = partial(tensors.close, added=4 * TOKENS)
 
 
 def made(devices, experts, capacity=1.25, carrier=None):

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from helpers.ranks import DEADLINE, ranks, survivors
+from helpers.tensors import close
 from torch import nn
 
 from d2lps import Processes, Trace, ring
@@ -69,7 +70,7 @@ def test_the_mean_of_uneven_micro_batches_is_that_of_the_batch():
     run(pipeline(gpipe(4, 3)), modules, batch())
     one_device(whole, batch(), 1)
     for ours, theirs in zip(gradients(modules), gradients(whole), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+        close(ours, theirs, 22 + 4 * 16)
     assert [len(labels) for _, labels in split(batch(), 4)] == [6, 6, 5, 5]
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from helpers.ranks import DEADLINE, ranks, survivors
+from helpers.tensors import close
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -92,7 +93,7 @@ def test_micro_batches(count):
         assert run.losses == losses and torch.equal(run.weights, weights)
     second, third = (train(net, data, NODES[:count], stage, **given) for stage in (2, 3))
     assert torch.equal(second.weights, third.weights)  # sent with each micro-batch, they add up in another order
-    assert (second.weights - weights).abs().max() <= 1e-5 * weights.abs().max()
+    close(second.weights, weights, 2 * 17 * 12)  # steps, examples, tokens
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from helpers.nets import net
+from helpers.tensors import close
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -48,8 +49,8 @@ def test_several_devices_are_one_on_the_joined_batch_within_rounding(name):
     data = by_plan.digits().train
     several = by_plan.parallel(net(), PLANS[name](GPUS), data, size=64, steps=4)
     joined = by_plan.one_device(net(), data, size=64, steps=4, lr=LR, momentum=MOMENTUM)
-    torch.testing.assert_close(several.weights, joined.weights, rtol=1e-4, atol=1e-6)
-    assert several.losses == pytest.approx(joined.losses, rel=1e-4)
+    close(several.weights, joined.weights, 4 * 64)
+    close(several.losses, joined.losses, 4 * 64)
 
 
 def test_the_joined_reference_is_torch_sgd_bit_for_bit():
@@ -122,8 +123,8 @@ def test_the_mean_is_over_all_labels_if_an_example_has_several(kind):
     loss.backward()
     gradient = parameters_to_vector([weight.grad for weight in right.parameters()])
     run = by_plan.parallel(model, sharded(["a", "b"], update=("sgd", {"lr": 1.0})), (X, y), 7, 1)
-    torch.testing.assert_close(run.losses, [loss.item()])
-    torch.testing.assert_close(run.weights, parameters_to_vector(model.parameters()) - gradient)
+    close(run.losses, [loss.item()], 35)
+    close(run.weights, parameters_to_vector(model.parameters()) - gradient, 35)
 
 
 def test_a_label_that_is_no_class_is_refused_before_the_loss_is_computed():
@@ -144,6 +145,6 @@ def test_frozen_parameters_are_left_out_of_every_vector():
         by_history.fit(model, (X, y), 32, history, lr=0.1)[-1],
         compress.fit(model, [(X[:32], y[:32]), (X[32:64], y[32:64])], 32, 1, lr=0.1).weights,
     ):
-        torch.testing.assert_close(weights, parameters_to_vector(right[3].parameters()))
+        close(weights, parameters_to_vector(right[3].parameters()), 64)
     found, wanted = by_plan.accuracy(model, weights, (X, y)), by_plan.accuracy(right, weights, (X, y))
     assert found == wanted and torch.equal(parameters_to_vector(last), parameters_to_vector(model[3].parameters()))

@@ -9,6 +9,7 @@ import torch
 from helpers.nets import net
 from helpers.scripts import torchrun
 from helpers.stores import each as each_worker
+from helpers.tensors import close
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -69,7 +70,7 @@ def test_workers_may_have_empty_parts_and_different_devices(size, devices):
 def test_the_order_of_additions_is_what_makes_the_bits():
     by_device = in_turn(net(), data(), 60, 6, SGD, [1] * 6)
     by_worker = in_turn(net(), data(), 60, 6, SGD, [3, 3])
-    torch.testing.assert_close(by_device.weights, by_worker.weights, rtol=1e-4, atol=1e-6)
+    close(by_device.weights, by_worker.weights, 6 * 60)
     assert not by_device.weights.equal(by_worker.weights)
 
 
@@ -254,7 +255,7 @@ def test_the_loss_falls_through_every_store():
 def test_the_curve_of_a_synchronous_store_is_that_of_one_device():
     results = curves(net(), data(), 24, 3, SGD, pauses=[0.0, 0.0], servers=2, stores={"sync": STORES["sync"]})
     want = [by_store.loss(net(), in_turn(net(), data(), 24, steps, SGD, [1, 1]).weights, data()) for steps in (1, 2, 3)]
-    assert results["sync"].losses == pytest.approx(want, rel=1e-6)
+    assert results["sync"].losses == pytest.approx(want, rel=1e-5)
     assert results["sync"].staleness == [0, 0, 0]
 
 
