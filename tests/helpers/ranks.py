@@ -32,6 +32,8 @@ FORKED.set_forkserver_preload(
         "hypothesis.strategies",
     ]
 )
+# multiprocessing would take these processes for those of a forked child, and end the daemons when the child ends.
+os.register_at_fork(after_in_child=lambda: multiprocessing.process._children.clear())
 PATIENCE = 30.0  # seconds, the deadline of a carrier whose ranks all live: a loaded machine may keep one waiting
 DEADLINE = 4.0  # seconds, if a rank dies or stops and the test waits until the others notice
 
