@@ -16,7 +16,8 @@ import torch.distributed as dist
 from helpers import breaking
 from helpers.ranks import FORKED
 from helpers.scripts import forked
-from helpers.stores import aside, each, full, pulled, soon, until_whole
+from helpers.stores import aside, each, full, pulled, raised, soon, until_whole
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import DataLost, KVError, Refused, Timeout, Unknown, WorkerLost, checkpoint, cluster
@@ -150,11 +151,9 @@ def test_both_members_are_lost_and_the_keys_are_named():
         store.init(KEYS, [torch.ones(size) for size in SIZES])
         store.barrier()
         servers.kill(0), servers.kill(1)
-        begun = time.monotonic()
         with pytest.raises(DataLost) as lost:
             for _ in range(3):
                 store.pushpull(KEYS, [torch.ones(size) for size in SIZES])
-        assert time.monotonic() - begun < 5
         return lost.value
 
     with cluster(workers=2, servers=3, deadline=2, replicas=1, placement={"large": 20_000}) as servers:
@@ -686,13 +685,12 @@ def test_a_key_that_another_primary_has_may_be_pushed(kind):
         assert pulled(servers[1], "v", SIZE) == [2.0]
 
 
-def test_a_primary_refuses_soon():
-    with cluster("dist_async", 1, 2, replicas=1) as servers:
+def test_a_primary_refuses_without_waiting_for_its_backup():
+    with cluster("dist_async", 1, 2, replicas=1, deadline=10 * LIVE) as servers:
         servers[0].init("w", torch.zeros(3))
-        began = time.monotonic()
-        with pytest.raises(Refused, match="set_optimizer before the first push"):
-            servers[0].push("w", torch.ones(3))
-        assert time.monotonic() - began < 5.0
+        refused, found = aside(raised, servers[0].push, "w", torch.ones(3))
+        refused.join(LIVE)
+        assert isinstance(found[0], Refused) and "set_optimizer before the first push" in str(found[0])
 
 
 # ---------------------------------------------------------------- a save or load just after a takeover
@@ -784,9 +782,9 @@ def test_no_worker_waits_for_a_stopped_process(held):
     os.kill(process.pid, signal.SIGSTOP)
     soon(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     try:
-        begun, heard = time.monotonic(), []
+        heard = []
         register.propose(0, View(2, (B,)), heard.append)
-        assert register.view(0) == View(1, (A, B)) and time.monotonic() - begun < 5 and not heard
+        assert register.view(0) == View(1, (A, B)) and not heard  # while that process still stands
     finally:
         os.kill(process.pid, signal.SIGCONT)
     assert answered(partial(register.propose, 0, View(2, (B,)))) == View(2, (B,))

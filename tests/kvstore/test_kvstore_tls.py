@@ -4,7 +4,6 @@ import socket
 import ssl
 import textwrap
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -284,7 +283,7 @@ def test_a_worker_does_not_wait_for_a_slow_handshake(certificates, data, monkeyp
                 sock.sendall(bytes([byte]))
                 if ended.wait(0.1):
                     return
-            ended.wait(20)
+            ended.wait()
 
     def accept():
         with suppress(OSError):
@@ -293,10 +292,8 @@ def test_a_worker_does_not_wait_for_a_slow_handshake(certificates, data, monkeyp
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         aside(accept)
-        begin = time.monotonic()
         with pytest.raises(ServerLost, match="the TLS handshake did not end within"):
             ServerClient(0, listener.getsockname(), 0, deadline=1.0, certificates=certificates())
-        assert time.monotonic() - begin < 5, "twice the deadline, and some time of a loaded machine"
         ended.set()
         listener.shutdown(socket.SHUT_RDWR)
 
