@@ -621,7 +621,7 @@ def test_a_worker_lost_meanwhile_does_not_end_a_save(replicas, tmp_path, held):
         with pytest.raises(KVError, match="worker 1"):
             stepped(store, range(2, 5))
         held.set()
-        assert said._over.wait(10) and said._error is None
+        assert said._over.wait(LIVE) and said._error is None
         return there
 
     with stores(replicas=replicas, deadline=1) as made:
@@ -681,7 +681,7 @@ def in_a_process(path, prepare, *arguments):
         said = None
         with suppress(EOFError):
             said = pipe.recv() if pipe.poll(30) else "nothing"
-    process.join(30)
+    process.join(LIVE)
     return said, process.exitcode
 
 
@@ -847,5 +847,5 @@ def test_a_disk_that_is_full_leaves_the_old_one(tmp_path, old_and_new):
         if (said := pipe.recv()).startswith("no disk"):
             pytest.skip(f"this machine mounts none ({said})")
         found = pipe.recv()
-    process.join(30)
+    process.join(LIVE)
     assert "No space left on device" in said and found == (old_and_new[0], ["saved"])

@@ -167,15 +167,18 @@ def test_a_push_counts_although_its_pull_came_too_late():
         mine.barrier()
         out = torch.empty(3)
         if mine.rank == 1:
-            time.sleep(2.5)
+            assert late.wait(LIVE)
             mine.push("w", torch.full((3,), 4.0))
+            pushed.set()
         else:
             with pytest.raises(Timeout, match="for push 1 of worker 1"):
                 mine.pushpull("w", torch.full((3,), 1.0), out=out)
-            time.sleep(1.0)
+            late.set()
+            assert pushed.wait(LIVE)
         mine.pushpull("w", torch.full((3,), 16.0 * 4**mine.rank), out=out)
         return out.tolist()
 
+    late, pushed = threading.Event(), threading.Event()
     with kvstore.cluster("dist_sync", 2, 1, deadline=2.0) as stores:
         assert each(stores, work) == [[80.0] * 3] * 2
 
@@ -187,14 +190,14 @@ def test_a_worker_that_waits_for_a_slow_one_is_not_lost():
     def work(mine):
         mine.init("w", torch.zeros(3))
         mine.barrier()
-        time.sleep(0.9 * mine.rank)
+        time.sleep(3.0 * mine.rank)
         for push in range(3):
             mine.push("w", torch.full((3,), 4.0**mine.rank))
-            time.sleep(0.9 * mine.rank * (push < 2))
+            time.sleep(3.0 * mine.rank * (push < 2))
         mine.pull("w", out=(out := torch.empty(3)))
         return out.tolist()
 
-    with kvstore.cluster("dist_sync", 2, 1, deadline=1.2) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as stores:
         assert each(stores, work) == [[5.0] * 3] * 2
 
 
@@ -302,7 +305,7 @@ def test_a_worker_that_was_stopped_takes_the_answers_that_came_meanwhile(counts_
         late = threading.Timer(0.1 if counts_time else 1.0, other._calls.run, [Function(other._meet, "", 1)])
         late.start()
         assert client.wait(request, time.monotonic() + 0.7 * (not counts_time)).op == Op.OK
-        late.join(10)
+        late.join(LIVE)
 
 
 STOPPING = """

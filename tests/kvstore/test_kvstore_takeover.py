@@ -57,7 +57,7 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
             store.set_optimizer(rule, **OPTIMIZERS[rule])
         pulled = [torch.empty(size) for size in SIZES]
         for round_ in range(ROUNDS):
-            turn.wait(20)
+            turn.wait(LIVE)
             pushed = gradients(store.rank, round_)
             if round_ % 2:
                 store.pushpull(KEYS, pushed, out=pulled)
@@ -75,7 +75,7 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
 
         def trouble():
             for round_ in range(ROUNDS):
-                turn.wait(20)
+                turn.wait(LIVE)
                 for when, what, server, later in troubles:
                     if when == round_:
                         time.sleep(later)
@@ -532,7 +532,7 @@ def test_a_pull_that_waits_for_the_backup_does_not_wait_for_a_worker_that_leaves
             soon(lambda: store._pulls)
             for slot in range(2):
                 primary(servers, slot).store.lose(1, "it said goodbye", left=True)
-        pulling.join(10)
+        pulling.join(LIVE)
         servers[0].push("w", full(1, SIZE))
         assert (found, pulled(servers[0], "w", SIZE)) == ([[2.0]], [3.0])
 
@@ -550,7 +550,7 @@ def test_no_pull_after_a_barrier_is_older_than_it(kind, options):
             each(servers, lambda store: store.barrier())
             thread, found = aside(pulled, servers[1], "w", SIZE)
             time.sleep(0.05)  # it has asked the server that stands still
-        thread.join(20)
+        thread.join(LIVE)
         assert found == [[102.0]]
 
 
@@ -564,7 +564,7 @@ def test_no_pull_after_a_load_is_older_than_it(tmp_path):
             each(servers, lambda store: store.load(tmp_path / "saved"))
             thread, found = aside(pulled, servers[1], "w", SIZE)
             time.sleep(0.05)
-        thread.join(20)
+        thread.join(LIVE)
         assert found == [[2.0]]
 
 
@@ -577,7 +577,7 @@ def test_a_worker_that_computes_or_leaves_meanwhile_is_not_lost(leaves):
         closing = []
         with still(servers, 1, lambda: leaves and closing.append(aside(servers[0].close)[0])):
             for thread in closing:
-                thread.join(10)
+                thread.join(LIVE)
                 assert not thread.is_alive()
             time.sleep(2.5)
             staying = [servers[1]] if leaves else [*servers]
@@ -593,7 +593,7 @@ def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
 
     def push(store):
         errors = []
-        until = time.monotonic() + 20
+        until = time.monotonic() + LIVE
         while time.monotonic() < until:
             try:
                 store.push("w", full(1, SIZE))
@@ -605,7 +605,7 @@ def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
         ran = []
         with still(servers, 1, lambda: ran.append(aside(push, servers[0]))):
             ((thread, found),) = ran
-            thread.join(25)
+            thread.join(LIVE)
         assert found and found[0], "no call raised, or none ended"
         assert pulled(servers[0], "w", SIZE) == [3.0]
 
@@ -625,7 +625,7 @@ def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
         soon(lambda: client._view != before and client._channel.roomy)
         time.sleep(0.2)
         client._leaving = None
-        forgetting.join(10), thread.join(10)
+        forgetting.join(LIVE), thread.join(LIVE)
         servers[1].push("w", full(20, SIZE))
         assert pulled(store, "w", SIZE) == [30.0]
 
@@ -680,7 +680,7 @@ def test_a_key_that_another_primary_has_may_be_pushed(kind):
         with unheard(servers, 1) as register:
             taken_over(servers, 1, 0, register)
             servers[0].init("v", full(0, SIZE))
-            beginning.join(10)
+            beginning.join(LIVE)
             assert each(servers, lambda store: store.push("v", full(1, SIZE))) == [None, None]
         assert pulled(servers[1], "v", SIZE) == [2.0]
 
@@ -745,14 +745,14 @@ def held():
     port = mine.recv()
     yield process, partial(dist.TCPStore, "127.0.0.1", port, None, False, wait_for_workers=False)
     process.kill()
-    process.join(10)
+    process.join(LIVE)
 
 
 def answered(ask) -> View:
     """Return its messages within a while."""
     heard, came = [], threading.Event()
     ask(lambda view: (heard.append(view), came.set()))
-    assert came.wait(10)
+    assert came.wait(LIVE)
     return heard[0]
 
 

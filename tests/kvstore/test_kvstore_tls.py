@@ -15,6 +15,7 @@ from helpers.breaking import DEADLINE, SECRET, Between, closing, connected, gone
 from helpers.scripts import forked
 from helpers.stores import aside, each, until_whole
 from helpers.strangers import Recorder, is_served
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost
@@ -118,7 +119,7 @@ def ends(certificates, seconds=2.0):
     server = threading.Thread(target=tls.as_server, args=(far, tls.context(certificates(), True)))
     server.start()
     tls.as_worker(near, tls.context(certificates(), False), 5.0)
-    server.join(5)
+    server.join(LIVE)
     return near, far
 
 
@@ -150,7 +151,7 @@ class Slow:
 
     def send(self, data):
         self.begun.set()
-        self.go_on.wait(20)
+        self.go_on.wait(LIVE)
         return self._sock.send(data)
 
 
@@ -158,14 +159,14 @@ def test_a_blocked_send_does_not_block_receiving(certificates, patience=5.0):
     with closing(*ends(certificates, 20.0)) as (near, far):
         near.sock._sock = slow = Slow(near.sock._sock)
         sender, _ = aside(near.send, Op.ALIVE, 5)
-        assert slow.begun.wait(10)
+        assert slow.begun.wait(LIVE)
         far.send(Op.ALIVE, 7)
         receiver, got = aside(lambda: near.receive().number)
         receiver.join(patience)
         meanwhile = list(got)
         slow.go_on.set()
         assert far.receive().number == 5
-        sender.join(5), receiver.join(5)
+        sender.join(LIVE), receiver.join(LIVE)
     assert meanwhile == [7]
 
 

@@ -2,13 +2,13 @@
 
 import copy
 import hashlib
-import time
 
 import pytest
 import torch
 from helpers.nets import net
 from helpers.scripts import torchrun
 from helpers.stores import each as each_worker
+from helpers.waits import soon
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -182,10 +182,7 @@ class Watched:
         return all(waiting == undone for waiting in self.waiting)
 
     def settled(self):
-        until = time.monotonic() + 20
-        while not self.still:
-            assert time.monotonic() < until, "the others neither wait nor end"
-            time.sleep(0.002)
+        soon(lambda: self.still)
         self.progress.append(list(self.done))
         self.waits += sum(self.waiting)
 
