@@ -34,7 +34,7 @@ class Control:
     def __init__(self, address: Mapping[str, str]):
         self.address = address
         self.lost: set[str] = set()
-        self.closed = False
+        self.closed, self._process = False, os.getpid()
         self._numbers, self._lock = count(1), threading.Condition()
         self._answers: dict[int, dict] = {}
         self._runs: dict[int, Run] = {}
@@ -86,8 +86,8 @@ class Control:
         raise NoEmulation(text("cluster.refused", why=why.splitlines()[-1] if why else f"> {ANSWER:g} s"))
 
     def close(self) -> None:
-        """End all processes and hosts."""
-        if self.closed:
+        """End all processes and hosts; do nothing in a forked child, which shares the sockets."""
+        if self.closed or os.getpid() != self._process:
             return
         self.closed = True
         if hasattr(self, "pids"):

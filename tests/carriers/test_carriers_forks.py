@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from d2lps import Processes, SharedMemory, kvstore, ring, run
 from d2lps.carriers.rendezvous import ProcessesError
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 def end_of(child):
     until = time.monotonic() + PATIENCE

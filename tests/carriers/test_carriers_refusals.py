@@ -3,12 +3,12 @@
 import re
 import socket
 import threading
-import time
 from itertools import cycle
 
 import pytest
 import torch
-from helpers.ranks import outcome, ranks
+from helpers.ranks import DEADLINE, outcome, ranks
+from helpers.waits import LIVE
 
 from d2lps import (
     Processes,
@@ -160,20 +160,18 @@ def refused(rank, kind, case):
         carrier = rank.carrier(kind, playing(rank))
         return run(plan(rank), tensor(rank), carrier, **{name: value(rank) for name, value in more.items()})
 
-    begin = time.monotonic()
-    return outcome(tried), time.monotonic() - begin
+    return outcome(tried)
 
 
 @pytest.mark.parametrize("case, kind", list(zip(REFUSED, cycle(CARRIERS))))  # the code is the same for both
 def test_what_does_not_go_together_is_refused_on_every_rank_at_once(case, kind):
     _, sentence, *others = REFUSED[case]
     results = ranks()(refused, kind, case, n=3)
-    for rank, (error, took) in enumerate(results):
+    for rank, error in enumerate(results):
         pattern = sentence if not others or rank == 1 else others[0]
         assert isinstance(error, RuntimeError | ValueError) and re.match(pattern, str(error)), (rank, repr(error))
         if others and rank != 1:
             assert isinstance(error, RankLost) and error.ranks == (1,)
-        assert took < 1.5
 
 
 def again(rank, kind):
@@ -202,7 +200,8 @@ def test_a_carrier_that_is_over_says_why_and_what_to_do_and_a_new_one_works(kind
 
 def one_too_few(rank, kind):
     """Rank 2 does not come, and later all do: who missed one meeting is in time for the next."""
-    error = None if rank.number == 2 else outcome(lambda: rank.carrier(kind, deadline=0.5))
+    rank.meet()
+    error = None if rank.number == 2 else outcome(lambda: rank.carrier(kind, deadline=DEADLINE))
     rank.store.set(f"waited/{rank.number}", "")
     rank.store.wait([f"waited/{number}" for number in range(rank.size)])
     tensor, carrier = ONES(6), rank.carrier(kind)
@@ -216,7 +215,10 @@ def test_a_rank_that_does_not_come_is_named_and_may_come_to_the_next_meeting(kin
     assert [values for _, values in results] == [[3.0] * 6] * 3
     for error, _ in results[:2]:
         assert isinstance(error, RankLost) and (error.ranks, error.step) == ((2,), None)
-        assert str(error) == "rank 2 gave no sign of life for 0.5 s (dead, stopped or busy) before the first step."
+        assert (
+            str(error)
+            == f"rank 2 gave no sign of life for {DEADLINE:g} s (dead, stopped or busy) before the first step."
+        )
 
 
 def prepared_again(rank, kind):
@@ -240,7 +242,7 @@ def in_two_threads(rank, kind, second):
     def adds(own, arrived):
         if len(own) > 8:  # in the run, and not where the reduction is tried
             inside.set()
-            go_on.wait(10)
+            go_on.wait(LIVE)
         return own + arrived
 
     def first():
@@ -249,10 +251,10 @@ def in_two_threads(rank, kind, second):
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(LIVE)
     outcomes.append(outcome(SECOND[second], carrier))
     go_on.set()
-    thread.join(20)
+    thread.join(LIVE)
     tensor, carrier = ONES(6), rank.carrier(kind)
     run(ring(carrier.names), tensor, carrier)
     return outcomes, tensor.tolist()
@@ -293,15 +295,13 @@ COMMON = {  # how many elements a rank asks for, and the error
 
 
 def in_common(rank, case):
-    begin = time.monotonic()
-    return outcome(lambda: rank.carrier(SharedMemory).common(COMMON[case][0](rank))), time.monotonic() - begin
+    return outcome(lambda: rank.carrier(SharedMemory).common(COMMON[case][0](rank)))
 
 
 @pytest.mark.parametrize("case", COMMON)
 def test_common_memory_of_unlike_sizes_is_refused(case):
-    for error, took in ranks()(in_common, case, n=3):
+    for error in ranks()(in_common, case, n=3):
         assert isinstance(error, TensorError | RankLost) and re.match(COMMON[case][1], str(error)), repr(error)
-        assert took < 1.5
 
 
 def the_same_memory(rank, begin):
@@ -359,10 +359,8 @@ def test_a_port_in_use_and_a_store_that_does_not_answer_are_named(kind, environm
         with pytest.raises(ProcessesError, match=f"port {port} on 127.0.0.1 is in use: set MASTER_PORT to a free one"):
             kind()
     environment(RANK=1)
-    begin = time.monotonic()
     with pytest.raises(ProcessesError, match=rf"no store answers on 127.0.0.1:{port} within 0.5 s: is MASTER_PORT"):
         kind(deadline=0.5)
-    assert time.monotonic() - begin < 3
 
 
 def no_address(name):
@@ -392,10 +390,8 @@ WRONG = {  # the fault of the environment, and its message
 def test_what_is_wrong_in_the_environment_is_named_at_once(kind, number, case, environment):
     changes, sentence = WRONG[case]
     environment(**{"RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29999} | changes)
-    begin = time.monotonic()
     with pytest.raises(ProcessesError, match=re.escape(sentence)):
-        kind()
-    assert time.monotonic() - begin < 3
+        kind(deadline=10 * LIVE)  # it does not wait for that, or this test would be ended
     with pytest.raises(KVError, match=re.escape(sentence)):
         kvstore.create("dist_sync")
 

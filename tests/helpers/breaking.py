@@ -26,6 +26,7 @@ from d2lps.kvstore.wire import HEADER, Op, handshake
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from helpers.ranks import FORKED
+from helpers.waits import LIVE
 
 DEADLINE = 2.0
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -235,7 +236,7 @@ class Beside:
         return self._heard()
 
     def _heard(self):
-        assert self.pipe.poll(30), "the server beside the tests says nothing"
+        assert self.pipe.poll(LIVE), "the server beside the tests says nothing"
         return self.pipe.recv()
 
     def __enter__(self):
@@ -311,7 +312,7 @@ def _last(of: threading.ExceptHookArgs) -> str:
 # ---------------------------------------------------------------- leftovers
 
 
-def gone(pids, seconds=10) -> bool:
+def gone(pids, seconds=LIVE) -> bool:
     """Return whether all of these processes end within ``seconds``."""
     until = time.monotonic() + seconds
     while any(map(running, pids)) and time.monotonic() < until:
@@ -373,7 +374,7 @@ def nothing_left(monkeypatch, record_property, tmp_path_factory):
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("D2LPS_TEST", token)
     yield
-    until = time.monotonic() + 8
+    until = time.monotonic() + LIVE
     while (found := left(token, folder, *before)) and time.monotonic() < until:
         time.sleep(0.01)
     record_property("left", len(found))

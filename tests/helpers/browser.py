@@ -5,9 +5,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+
+from helpers.waits import LIVE
 
 # The first has no windows, and takes a third of the processor time of the others.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -23,6 +26,9 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+HOME = "https://course.test"
+expect.set_options(timeout=1000 * LIVE)  # else 5 s
 
 
 def _usable(path: str) -> bool:
@@ -49,6 +55,32 @@ def launch(playwright, **options):
     return playwright.chromium.launch(executable_path=executable(), **options)
 
 
+def serve(context: BrowserContext, folder: Path) -> str:
+    """Let a folder answer for the address HOME, and return that address.
+
+    A test that reloads a page and looks for what it has stored needs an address with a host: of a file, Chromium
+    forgets one of twenty entries that are followed by a reload.
+    """
+
+    def answer(route):
+        route.fulfill(path=folder / unquote(urlparse(route.request.url).path).lstrip("/"))
+
+    context.route(f"{HOME}/**", answer)
+    return HOME
+
+
+def draw(page: Page) -> None:
+    """Wait until the page is drawn as it is now: what watches its sizes has seen them."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def hold_time(page: Page) -> Page:
+    """Let time pass only as ``page.clock.run_for(milliseconds)`` says, on all pages of this context."""
+    page.clock.install(time=0)
+    page.clock.pause_at(3_600_000)
+    return page
+
+
 @pytest.fixture(scope="module")  # no longer: while it runs, this thread has an event loop, which others refuse
 def chromium():
     """One browser for the tests of a module, as `chromium, new_page = browsers.chromium, browsers.new_page` there."""
@@ -61,18 +93,23 @@ def chromium():
 
 @pytest.fixture
 def new_page(chromium):
-    """``new_page(viewport=…, color_scheme=…, reduced_motion=…)``: a page of the test's own, closed after it."""
-    pages = []
+    """``new_page(viewport=…, color_scheme=…, reduced_motion=…)``: a page of the test's own, closed after it.
 
-    def make(viewport=None, **media):
-        pages.append(page := chromium.contexts[0].new_page())
+    With ``apart`` it has a context of its own, in which a test may hold the time.
+    """
+    pages, contexts = [], []
+
+    def make(viewport=None, apart=False, **media):
+        if apart:
+            contexts.append(chromium.new_context())
+        pages.append(page := (contexts[-1] if apart else chromium.contexts[0]).new_page())
         if viewport:
             page.set_viewport_size(viewport)
         page.emulate_media(**media)
         return page
 
     yield make
-    for page in pages:
+    for page in (*pages, *contexts):
         page.close()
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from d2lps.kvstore.wire import HEADER, MAGIC, Channel, Op
 from d2lps.kvstore.wire.frames import VERSION
+from helpers.waits import LIVE
 
 
 def ends(seconds=2.0):
@@ -23,7 +24,7 @@ def sent(*arguments, keys=None, whole=False, **more) -> bytes:
     reader.start()
     channel.send(*arguments, **more)
     channel.close()
-    reader.join(5)
+    reader.join(LIVE)
     other.close()
     return b"".join(got)
 
@@ -44,7 +45,7 @@ def received(data: bytes, keys=None, whole=False):
         return frame, bytes(room)
     finally:
         channel.close()
-        writer.join(5)
+        writer.join(LIVE)
 
 
 def _all(sock, data):

@@ -111,7 +111,9 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str) 
         seen["before"] = head.get_attribute("style"), clock.text_content()
         player.get_by_role("button", name=PLAY[language], exact=True).click()
         player.locator(".d2-tile").first.wait_for(state="attached", timeout=30_000)  # messages are under way
-        page.wait_for_timeout(1000)
+        moved = "([head, style, clock, said]) => head.getAttribute('style') !== style && clock.textContent !== said"
+        (style, said), handles = seen["before"], (head.element_handle(), clock.element_handle())
+        page.wait_for_function(moved, arg=[handles[0], style, handles[1], said])
         seen["after"] = head.get_attribute("style"), clock.text_content()
         picture.parent.mkdir(exist_ok=True)
         page.screenshot(path=picture)

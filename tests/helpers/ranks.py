@@ -19,6 +19,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from helpers.waits import LIVE
+
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(
     [
@@ -32,7 +34,9 @@ FORKED.set_forkserver_preload(
         "hypothesis.strategies",
     ]
 )
-PATIENCE = 30.0  # seconds, the deadline of a carrier whose ranks all live: a loaded machine may keep one waiting
+# multiprocessing would take these processes for those of a forked child, and end the daemons when the child ends.
+os.register_at_fork(after_in_child=lambda: multiprocessing.process._children.clear())
+PATIENCE = LIVE  # the deadline of a carrier whose ranks all live: a loaded machine may keep one waiting
 DEADLINE = 4.0  # seconds, if a rank dies or stops and the test waits until the others notice
 
 
@@ -90,7 +94,7 @@ class Ranks:
             theirs.close()
             self.pipes.append(mine)
 
-    def __call__(self, function, *arguments, n: int | None = None, timeout: float = 60.0) -> list:
+    def __call__(self, function, *arguments, n: int | None = None, timeout: float = 2 * LIVE) -> list:
         """Return the results of ``function`` on the first n ranks. An error that it raises fails the test."""
         n = self.start(function, *arguments, n=n)
         return self.results(range(n), timeout)
@@ -103,7 +107,7 @@ class Ranks:
             pipe.send((function, self.name, rank, n, arguments))
         return n
 
-    def results(self, of, timeout: float = 60.0) -> list:
+    def results(self, of, timeout: float = 2 * LIVE) -> list:
         """Return the results of the ranks ``of``, in their order."""
         found, waiting = {}, {self.pipes[rank]: rank for rank in of}
         while waiting:
@@ -122,7 +126,7 @@ class Ranks:
                 raise Failed(f"rank {rank}:\n{trouble}")
         return [found[rank][0] for rank in of]
 
-    def said(self, rank: int, timeout: float = 60.0):
+    def said(self, rank: int, timeout: float = LIVE):
         """Return the next object that the function of ``rank`` sends by ``tell`` before it returns."""
         if not self.pipes[rank].poll(timeout):
             self.end()
@@ -176,7 +180,7 @@ def _serve(pipe, port: int) -> None:
     _pipe = pipe
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    joined = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=30), wait_for_workers=False)
+    joined = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=LIVE), wait_for_workers=False)
     while True:
         try:
             function, name, rank, size, arguments = pipe.recv()
@@ -197,7 +201,7 @@ def outcome(function, *arguments):
         return error
 
 
-def settled(measure, like, patience: float = 5.0):
+def settled(measure, like, patience: float = LIVE):
     """Call ``measure`` until it returns ``like`` or patience runs out, and return its last result."""
     until = time.monotonic() + patience
     while (found := measure()) != like and time.monotonic() < until:

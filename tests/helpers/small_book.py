@@ -1,10 +1,10 @@
 """A small valid chapter in three languages, and a function that breaks it."""
 
-import atexit
 import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from course.book.__main__ import main
@@ -230,7 +230,8 @@ zh = ["哪条链路最忙？"]
 def _built() -> Path:
     """Build and agree the chapter once for all tests."""
     root = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, root)
+    # At exit, but not in a forked child: unlike atexit, Finalize looks at the process.
+    Finalize(None, shutil.rmtree, (root,), exitpriority=0)
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

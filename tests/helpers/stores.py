@@ -8,9 +8,10 @@ import torch
 from d2lps.kvstore import KVError, Refused
 from d2lps.kvstore.calls import Call
 from d2lps.kvstore.server.session import WorkerSession
+from helpers.waits import LIVE, soon
 
 
-def each(stores, work, *arguments, patience=60):
+def each(stores, work, *arguments, patience=LIVE):
     """Return the result or error of ``work(store, *arguments)`` for each worker, each in a thread of its own."""
     found = [None] * len(list(stores))
 
@@ -44,14 +45,6 @@ def raised(call, *arguments) -> KVError | None:
         call(*arguments)
     except KVError as error:
         return error
-
-
-def soon(happens, seconds=20.0) -> None:
-    """Wait until ``happens()``."""
-    until = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < until, "this should have happened"
-        time.sleep(0.005)
 
 
 def until_whole(servers) -> None:

@@ -8,6 +8,7 @@ import torch
 from helpers.breaking import closing, connected, tables
 from helpers.frames import ends
 from helpers.stores import Function, aside, each
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused
@@ -121,7 +122,7 @@ def both(one, other, op, metadata):
     """Return the answers to two workers with the same request."""
     second, answers = aside(lambda: other(op, **metadata))
     mine = one(op, **metadata)
-    second.join(10)
+    second.join(LIVE)
     return [mine, *answers]
 
 
@@ -203,7 +204,7 @@ def test_the_note_of_worker_0_comes_with_the_barrier(lines):
     _, one, other = lines
     waiting, answers = aside(lambda: other(Op.BARRIER, name="load", round=1, note="not mine"))
     assert one(Op.BARRIER, name="load", round=1, note="ok")[1] == {"note": "ok"}
-    waiting.join(5)
+    waiting.join(LIVE)
     assert answers == [(Op.OK, {"note": "ok"})]
     assert one(Op.BARRIER, name="load", round=1, note="ok") == other(Op.BARRIER, name="load", round=1)
 

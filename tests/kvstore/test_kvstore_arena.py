@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from helpers.stores import each, refuse_first_push
+from helpers.stores import each, refuse_first_push, soon
 
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
@@ -189,10 +189,7 @@ def test_what_was_shared_is_let_go_of(passed):
             stores[0].init("w", torch.zeros(LARGE))
             stores[0].pushpull("w", torch.ones(LARGE))
         del stores
-    until = time.monotonic() + 10
-    while files() > before and time.monotonic() < until:
-        time.sleep(0.1)
-    assert files() <= before
+    soon(lambda: files() <= before)
 
 
 def test_a_push_goes_into_the_buffer_that_no_server_reads():

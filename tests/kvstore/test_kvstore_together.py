@@ -18,6 +18,7 @@ from helpers.stores import (
     soon,
     until_whole,
 )
+from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, WorkerLost, checkpoint, together
@@ -99,7 +100,7 @@ def test_other_threads_wait_for_its_end(what, tmp_path, monkeypatch):
             return getattr(store, what)(tmp_path / calls[0])
 
         assert each(stores, call) == [None, None]
-        threads[0].join(10)
+        threads[0].join(LIVE)
         assert order == [what, "push"]
         assert value(stores[0]) == [2.0 if what == "load" else 4.0]
         if what == "save":
@@ -130,9 +131,9 @@ def test_a_push_in_one_thread_is_over_before_another_saves_or_loads(what, tmp_pa
     monkeypatch.setattr(Together, "work", at_work)
     thread = threading.Thread(target=store.push, args=(["a", "b"], [full(1), full(1)]))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(LIVE)
     getattr(store, what)(path)
-    thread.join(10)
+    thread.join(LIVE)
     assert order == ["a", "b", what]
 
 
@@ -363,7 +364,7 @@ def test_a_save_without_worker_0_keeps_the_others_from_nothing(left, replicas, t
         else:
             asks(stores[0], monkeypatch, Op.STATE, lambda: is_killed(stores[0]), server=0)
         saving = [aside(raised, store.save, tmp_path / "new") for store in (others if left else stores)]
-        [thread.join(30) for thread, _ in saving]
+        [thread.join(LIVE) for thread, _ in saving]
         assert all(isinstance(found[0], WorkerLost) for _, found in saving[-2:]), saving
         for store in others:
             store.push("w", full(1, SIZE))
@@ -469,7 +470,7 @@ def test_an_optimizer_is_set_after_all_earlier_pushes():
 
         def work(worker):
             if worker.rank == 1:
-                assert came.wait(20)  # worker 0 has pushed, and sets the optimizer
+                assert came.wait(LIVE)  # worker 0 has pushed, and sets the optimizer
             worker.push("w", full(1, SIZE))
             worker.set_optimizer("sgd", lr=100.0)
             return value(worker)

@@ -9,6 +9,7 @@ import zlib
 import pytest
 import torch
 from helpers.frames import ends, head, received, sent
+from helpers.waits import LIVE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -165,7 +166,7 @@ def meet(server_secret, worker_secret, hello=None, admit=welcome):
     except (Broken, Refused) as error:
         worker = error
         other.close()
-    server.join(5)
+    server.join(LIVE)
     return found[0], worker, one, other
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 import cloudpickle
 import pytest
 from helpers.exercises import EXERCISES, module, wrong_answers
+from helpers.waits import LIVE
 
 from d2lps import check_exercise
 from d2lps.notebook.grading import Failure, elsewhere
@@ -186,7 +187,7 @@ def test_nothing_stays_behind():
     for mistake in ("too-early", "no-answer", "differs"):
         check_exercise("push-pull", wrong[mistake][0])
     check_exercise("push-pull", catches_everything, deadline="100 s")
-    until = clock.monotonic() + 20
+    until = clock.monotonic() + LIVE
     while (left := [each for each in threading.enumerate() if each not in before]) and clock.monotonic() < until:
         clock.sleep(0.01)
     assert left == []

@@ -6,6 +6,7 @@ from helpers import browser as browsers
 from helpers import workspaces
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
+from playwright.sync_api import expect
 
 from d2lps import predict
 from d2lps.notebook import fields
@@ -43,7 +44,7 @@ def test_an_exported_notebook_plays_without_network(chromium, tmp_path, monkeypa
         page.wait_for_function("([slider, before]) => slider.value !== before", arg=[slider.element_handle(), before])
     page.locator(".d2lps-asked input").fill("80")
     page.locator(".d2lps-asked button").click()
-    assert "80 ms" in page.locator(".d2lps-asked [role=status]").inner_text()
+    expect(page.locator(".d2lps-asked [role=status]")).to_contain_text("80 ms")
     page.locator(".d2lps-explored button[data-shows='1']").click()
     page.wait_for_selector(".d2lps-explored button[data-shows='1'][aria-pressed=true]")
     assert not [error for error in errors if "MathJax" not in error]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.ranks import FORKED
+from helpers.waits import LIVE
 
 from d2lps import kvstore, train
 from d2lps.kvstore.errors import Refused
@@ -75,7 +76,7 @@ def test_training_ends_with_the_same_bits_after_a_kill_at_any_moment(tmp_path):
                 if len(steps) == until:
                     time.sleep(draw.uniform(0, 0.01))  # somewhere within the next step, or within the save
                     process.kill()
-        process.join(30)
+        process.join(LIVE)
         first.append(steps[0])
         if process.exitcode == 0:
             break

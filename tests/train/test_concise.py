@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from helpers.waits import LIVE
 
 from d2lps.train import by_plan, ddp
 
@@ -36,7 +37,7 @@ def nothing_is_left(monkeypatch):
     """No process of the program that was started here is there any more, after the time that it takes to die."""
     monkeypatch.setenv("D2LPS_TEST", mark := uuid.uuid4().hex)
     yield
-    until = time.monotonic() + 10
+    until = time.monotonic() + LIVE
     while marked(mark) and time.monotonic() < until:
         time.sleep(0.2)
     assert marked(mark) == set()

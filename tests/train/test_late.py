@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from helpers.tensors import close
+from helpers.waits import LIVE
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -109,7 +110,7 @@ def test_two_workers_add_up_the_same_buckets():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(LIVE)
         one = train.small_cnn()
         X, y = DIGITS.train
         nn.functional.cross_entropy(one(X[:64]), y[:64]).backward()

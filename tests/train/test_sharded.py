@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from functools import partial
 
 import pytest
@@ -205,17 +204,16 @@ def until_one_dies(rank):
     model = Sharded(net, NODES[:3], 3, ADAMW, loss, carrier)
     if rank.number == 1:
         model.loaded["w2"] = lambda: os.kill(os.getpid(), signal.SIGKILL)
-    start = time.monotonic()
     try:
         model.step((data[0][:9], data[1][:9]))
     except RankLost as error:
-        return str(error), time.monotonic() - start
+        return str(error)
 
 
 @pytest.mark.slow(8)
 def test_a_rank_that_dies_in_a_gather_is_named():
-    for sentence, took in survivors(until_one_dies, size=3, lost=1):
-        assert "rank 1" in sentence and took < DEADLINE + 4
+    for sentence in survivors(until_one_dies, size=3, lost=1):
+        assert "rank 1" in sentence
 
 
 def with_nan_on_one(rank):

@@ -49,6 +49,7 @@ def opened(new_page, tmp_path):
             path.write_text(PAGE % shown, "utf-8")
         page = new_page(color_scheme=scheme, reduced_motion="reduce", **options)
         page.goto(path.as_uri())
+        browsers.draw(page)
         return page
 
     return open_it

@@ -48,6 +48,7 @@ def opened(quiet_page, tmp_path):
         look = {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce"} | media
         page = quiet_page(player.save(tmp_path / f"{time.time_ns()}.html").as_uri(), **look)
         page.wait_for_selector(".d2-player")
+        browsers.draw(page)
         return page
 
     return open_it
@@ -113,8 +114,7 @@ def test_steps_are_the_moments_at_which_tasks_start(opened):
     page.keyboard.press("Home")
     assert page.locator(".d2-full-links").inner_text() == "1 of 2 devices compute"
     page.keyboard.press("Space")
-    page.wait_for_timeout(300)
-    assert head(page) > 0
+    page.wait_for_function("document.querySelector('.d2-track > .d2-head').style.transform !== 'translateX(0%)'")
 
 
 def test_tasks_and_messages_have_tooltips(opened):
@@ -137,7 +137,6 @@ def test_tasks_and_messages_have_tooltips(opened):
 def test_letters_have_room_or_are_not_there(opened):
     for width, some in ((980, True), (340, False)):
         page = opened(watch(trace(one_f_one_b(4, 16))), width=width)
-        page.wait_for_timeout(50)
         cells = page.locator(".d2-letters, .d2-track .d2-cell")
         shown = cells.evaluate_all(
             "all => all.filter(e => e.textContent).map(e => [e.textContent, e.scrollWidth, e.clientWidth])"
@@ -174,7 +173,7 @@ def test_openings_stand_below_each_other_and_are_legible(opened, language):
             page.emulate_media(color_scheme=scheme)
             for part in (0.0, 0.5, 1.0):
                 page.locator(".d2-controls input").evaluate(MOVE, part)
-                page.wait_for_timeout(50)
+                browsers.draw(page)
                 shown, small = page.evaluate(LANES), page.evaluate(SMALL)
                 assert small == [], where
                 assert len({lane["left"] for lane in shown}) == 1, where

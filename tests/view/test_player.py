@@ -170,7 +170,7 @@ def test_the_same_trace_makes_the_same_page_and_others_another():
 
 @pytest.fixture
 def opened(quiet_page, tmp_path):
-    """Open a player's page from a file."""
+    """Open a player's page from a file; with ``apart``, time passes there only as the test says."""
     numbers = itertools.count()
 
     def open_it(player: Player, **options):
@@ -178,7 +178,8 @@ def opened(quiet_page, tmp_path):
         look = {"viewport": {"width": 980, "height": 1000}, "reduced_motion": "reduce"} | options
         page = quiet_page(path.as_uri(), **look)
         page.wait_for_selector(".d2-player")
-        return page
+        browsers.draw(page)
+        return browsers.hold_time(page) if look.get("apart") else page
 
     return open_it
 
@@ -204,32 +205,33 @@ def frames(page, run: int = 0) -> list[int]:
 
 
 def test_it_plays_pauses_and_comes_to_the_end(opened):
-    page = opened(watch(predicted("pcie, sharded", 4)))
+    page = opened(watch(predicted("pcie, sharded", 4)), apart=True)
     assert (head(page), clock(page), len(tiles(page))) == (0, "0.0 ms of 15 ms", 12)
     assert page.locator(".d2-step").inner_text() == "step 1 of 2"
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(400)
+    page.clock.run_for(400)
     there, moved = head(page), tiles(page)
     assert there > 0 and len(moved) == 12
-    page.wait_for_timeout(300)
+    page.clock.run_for(300)
     assert head(page) > there and tiles(page) != moved
     page.get_by_role("button", name="Pause").click()
     there = head(page)
-    page.wait_for_timeout(200)
+    page.clock.run_for(200)
     assert head(page) == there
     page.get_by_label("Speed").select_option("4")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("document.querySelector('.d2-over')")
+    page.clock.run_for(3000)
+    assert page.locator(".d2-over").count() == 1
     assert (head(page), clock(page), tiles(page)) == (100, "15 ms of 15 ms", [])
     assert frames(page) == [4] * 4
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(100)
+    page.clock.run_for(100)
     assert 0 < head(page) < 100
 
 
 def test_keys_play_and_step(opened):
     trace = cost.shared(ring(4), pcie_server(4), "160 MB")
-    page = opened(watch(trace))
+    page = opened(watch(trace), apart=True)
     page.locator(".d2-player").focus()
     seen = []
     for _ in range(7):
@@ -244,10 +246,10 @@ def test_keys_play_and_step(opened):
     assert head(page) == 100 and frames(page) == [4] * 4
     page.keyboard.press("Home")
     page.keyboard.press("Space")
-    page.wait_for_timeout(300)
+    page.clock.run_for(300)
     page.keyboard.press("Space")
     there = head(page)
-    page.wait_for_timeout(150)
+    page.clock.run_for(150)
     assert 0 < head(page) == there
     page.keyboard.press("+")
     assert page.get_by_label("Speed").input_value() == "2"
@@ -257,23 +259,25 @@ def test_keys_play_and_step(opened):
 
 
 def test_a_step_by_hand_is_seen_to_happen_unless_motion_is_unwanted(opened):
-    page = opened(watch(predicted("pcie, sharded", 4)), reduced_motion="no-preference")
+    page = opened(watch(predicted("pcie, sharded", 4)), reduced_motion="no-preference", apart=True)
     page.locator(".d2-player").focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(150)
+    page.clock.run_for(150)
     assert 0 < head(page) < 50
-    page.wait_for_function("document.querySelector('.d2-track > .d2-head').style.transform === 'translateX(50%)'")
+    page.clock.run_for(1000)
+    assert head(page) == 50
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
-    page.wait_for_function("document.querySelector('.d2-track > .d2-head').style.transform === 'translateX(50%)'")
+    page.clock.run_for(1000)
+    assert head(page) == 50
 
 
 def test_space_on_a_button_presses_that_button_only(opened):
-    page = opened(watch(predicted("pcie, sharded", 4)))
+    page = opened(watch(predicted("pcie, sharded", 4)), apart=True)
     page.get_by_role("button", name="Next step").focus()
     page.keyboard.press("Space")
     assert head(page) == 50
-    page.wait_for_timeout(150)
+    page.clock.run_for(150)
     assert head(page) == 50
 
 
@@ -505,7 +509,7 @@ def test_stacked_runs_leave_no_gap(opened):
     page = opened(race(), viewport={"width": 480, "height": 900})
     assert max(page.locator(".d2-scene").evaluate_all(top)) < 20
     page.set_viewport_size({"width": 1200, "height": 900})
-    page.wait_for_timeout(100)
+    browsers.draw(page)
     first, _, last = page.locator(".d2-scene").evaluate_all(top)
     assert first == last > 20
 
@@ -541,22 +545,22 @@ def test_no_word_is_smaller_than_ten_pixels(opened, width):
 
 
 def test_the_shortest_of_a_race_is_seen_to_run(opened):
-    page = opened(race(), reduced_motion="no-preference")
+    page = opened(race(), reduced_motion="no-preference", apart=True)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(600)
+    page.clock.run_for(600)
     assert page.locator(".d2-over").count() == 0 and 0 < head(page, 2) < 75
 
 
 def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(opened):
-    page = opened(race(), viewport={"width": 390, "height": 844}, reduced_motion="no-preference")
+    page = opened(race(), viewport={"width": 390, "height": 844}, reduced_motion="no-preference", apart=True)
     lines = page.locator(".d2-standings > div")
     assert [line.locator("b").inner_text() for line in lines.all()] == ["GPU 0", "CPU", "GPU 0–3"]
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(400)
+    page.clock.run_for(400)
     page.evaluate("window.scrollTo(0, 900)")
     long = "all => all.map(e => e.getBoundingClientRect().width)"
     first = page.locator(".d2-standings i").evaluate_all(long)
-    page.wait_for_timeout(400)
+    page.clock.run_for(400)
     assert all(b > a > 0 for a, b in zip(first, page.locator(".d2-standings i").evaluate_all(long), strict=True))
     assert all(0 <= line.bounding_box()["y"] < 200 for line in page.locator(".d2-standings b").all())
     page.keyboard.press("End")
@@ -795,10 +799,11 @@ def test_the_times_of_a_race_stand_at_the_same_height(opened, width):
 
 
 def test_it_stops_and_clears_up_when_it_is_taken_away(new_page, tmp_path):
-    page = new_page()
+    page = new_page(apart=True)
     path = tmp_path / "run.html"
     path.write_text("<!DOCTYPE html><div id=here></div>", "utf-8")
     page.goto(path.as_uri())
+    browsers.hold_time(page)
     player = watch(predicted("pcie, sharded", 4))
     page.evaluate(
         """async ([source, data]) => {
@@ -809,9 +814,9 @@ def test_it_stops_and_clears_up_when_it_is_taken_away(new_page, tmp_path):
         [player._esm, player.data],
     )
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(100)
+    page.clock.run_for(100)
     page.evaluate("window.asked = 0; window.requestAnimationFrame = () => { window.asked++; }; window.stop()")
-    page.wait_for_timeout(150)
+    page.clock.run_for(150)
     assert page.evaluate("asked") == 0 and page.locator("#here > *").count() == 0
 
 

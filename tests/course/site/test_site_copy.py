@@ -41,7 +41,7 @@ def site(tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_keyboard_copies_a_cell_and_the_page_says_so(new_page, site, language):
-    page = new_page()
+    page = browsers.hold_time(new_page(apart=True))  # else it says so for 2 s only
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto((site / language / "page.html").as_uri())
     button = page.locator(".cell > .copy")
@@ -59,7 +59,7 @@ def test_the_keyboard_copies_a_cell_and_the_page_says_so(new_page, site, languag
 
 @pytest.mark.parametrize("without", [NONE, REFUSED])
 def test_without_a_clipboard_a_selection_is_copied(new_page, site, without):
-    page = new_page()
+    page = browsers.hold_time(new_page(apart=True))
     page.goto((site / "en/page.html").as_uri())
     page.evaluate(f"{without}; {CATCH}")
     page.locator(".cell").hover()
@@ -69,7 +69,7 @@ def test_without_a_clipboard_a_selection_is_copied(new_page, site, without):
 
 
 def test_prompts_and_results_are_not_copied(new_page, site):
-    page = new_page()
+    page = browsers.hold_time(new_page(apart=True))
     page.goto((site / "en/page.html").as_uri())
     page.evaluate(f"{NONE}; {CATCH}")
     page.locator(".boxed").hover()

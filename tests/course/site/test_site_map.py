@@ -40,16 +40,17 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def opened(site, chromium):
-    """``opened(address)``: a page with a storage of its own, which has nothing to say and asks for files alone."""
+    """``opened(address)``: a page with a storage of its own, which has nothing to say and asks for its site alone."""
     said, contexts = [], []
 
     def open_it(address: str, **options):
         contexts.append(context := chromium.new_context(viewport={"width": 1280, "height": 700}, **options))
-        page = context.new_page()
+        page, home = context.new_page(), browsers.serve(context, site)
+        page.add_init_script("addEventListener('pageshow', () => { window.shown = true; })")  # before the map's own
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(("file:", "data:")) or said.append(request.url))
-        page.goto(f"{site.as_uri()}/{address}")
+        page.on("request", lambda request: request.url.startswith((home, "data:")) or said.append(request.url))
+        page.goto(f"{home}/{address}")
         return page
 
     yield open_it
@@ -58,13 +59,15 @@ def opened(site, chromium):
     assert said == []
 
 
-def marks(page) -> list[str]:
+def marks(page, scripts: bool = True) -> list[str]:
+    if scripts:
+        page.wait_for_function("window.shown")
     return [mark.strip() for mark in page.locator(".course-map .d2-mark").all_inner_texts()]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("width", [1280, 420])
-def test_what_was_read_and_solved_is_marked_and_stays(site, opened, language, width):
+def test_what_was_read_and_solved_is_marked_and_stays(opened, language, width):
     page = opened(f"{language}/index.html")
     page.set_viewport_size({"width": width, "height": 700})
     assert marks(page) == ["", ""] and page.locator(".progress").is_hidden()
@@ -72,12 +75,12 @@ def test_what_was_read_and_solved_is_marked_and_stays(site, opened, language, wi
     page.wait_for_url("**/06b-late.html")
     page.go_back()
     assert marks(page) == ["", ""]  # it was opened, and its last section was not seen
-    page.goto(f"{site.as_uri()}/{language}/06b-late.html")
+    page.goto(f"{browsers.HOME}/{language}/06b-late.html")
     page.locator("#turn").scroll_into_view_if_needed()
     page.mouse.wheel(0, 5000)
     page.wait_for_function("localStorage.getItem('d2lps-read-06b-late')")
     page.evaluate("document.dispatchEvent(new CustomEvent('d2lps-passed', { detail: ['star'] }))")
-    page.goto(f"{site.as_uri()}/{language}/index.html")
+    page.goto(f"{browsers.HOME}/{language}/index.html")
     solved = text_in(language, "map.solved", passed=1, exercises=1)
     expected = [solved, f"{text_in(language, 'map.read')} · {solved}"]
     assert marks(page) == expected
@@ -90,11 +93,11 @@ def test_what_was_read_and_solved_is_marked_and_stays(site, opened, language, wi
     assert page.locator(".progress").inner_text() == said
     assert expected[1] in " ".join(page.get_by_role("link", name="06b").first.all_text_contents())
     other = next(code for code in LANGUAGES if code != language)
-    page.goto(f"{site.as_uri()}/{other}/index.html")
+    page.goto(f"{browsers.HOME}/{other}/index.html")
     assert marks(page)[1].startswith(text_in(other, "map.read"))
 
 
-def test_the_map_follows_a_reader_who_reads_in_another_window(site, opened):
+def test_the_map_follows_a_reader_who_reads_in_another_window(opened):
     page = opened("en/index.html")
     with page.context.expect_page() as beside:
         page.evaluate("open('01-small.html')")
@@ -107,24 +110,24 @@ def test_the_map_follows_a_reader_who_reads_in_another_window(site, opened):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_without_javascript_it_is_a_plain_map(opened, language):
     page = opened(f"{language}/index.html", java_script_enabled=False)
-    assert page.locator(".course-map svg").is_visible() and marks(page) == ["", ""]
+    assert page.locator(".course-map svg").is_visible() and marks(page, scripts=False) == ["", ""]
     assert page.locator(".progress").is_hidden()
     page.locator(".course-map a").first.click()
     page.wait_for_url("**/01-small.html")
 
 
-def test_a_browser_that_keeps_nothing_shows_a_plain_map(site, opened):
+def test_a_browser_that_keeps_nothing_shows_a_plain_map(opened):
     page = opened("en/index.html")
     refuse = "Storage.prototype.getItem = Storage.prototype.setItem = () => { throw new Error('no'); };"
     page.add_init_script(refuse)
-    page.goto(f"{site.as_uri()}/en/01-small.html")
+    page.goto(f"{browsers.HOME}/en/01-small.html")
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    page.goto(f"{site.as_uri()}/en/index.html")
+    page.goto(f"{browsers.HOME}/en/index.html")
     assert marks(page) == ["", ""]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_chapter_names_its_requirements_and_the_next_chapter(site, opened, language):
+def test_a_chapter_names_its_requirements_and_the_next_chapter(opened, language):
     page = opened(f"{language}/06b-late.html")
     needs, takes = page.locator("p.way").inner_text().split(" · ")
     assert takes == text_in(language, "site.minutes", minutes=90)
@@ -132,7 +135,7 @@ def test_a_chapter_names_its_requirements_and_the_next_chapter(site, opened, lan
     assert link.get_attribute("href") == "01-small.html"
     assert needs == text_in(language, "book.needs", chapters=link.inner_text())
     assert page.locator("nav.way").inner_text() == text_in(language, "book.last")
-    page.goto(f"{site.as_uri()}/{language}/01-small.html")
+    page.goto(f"{browsers.HOME}/{language}/01-small.html")
     assert page.locator("p.way").inner_text() == text_in(language, "site.minutes", minutes=15)
     assert page.locator("nav.way a").get_attribute("href") == "06b-late.html"
     assert takes in page.locator("nav.way").inner_text()

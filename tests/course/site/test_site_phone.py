@@ -54,7 +54,7 @@ def test_the_words_of_the_opening_are_legible(new_page, slug):
     html = first.page("")[0] if isinstance(first, FirstRace) else first._repr_html_()
     page.set_content(body(f'<div class="cell"><div class="shown">{html}</div></div>'))
     page.locator(".d2-player").wait_for()
-    page.wait_for_timeout(100)
+    browsers.draw(page)
     assert small(page) == [] and beyond(page) <= 0
     high = page.locator(".d2-controls").bounding_box()["height"]
     assert high <= PHONE["height"] / 6
@@ -72,7 +72,7 @@ def test_the_words_of_players_and_drawings_are_legible(new_page, name, count):
         body("".join(f'<div class="cell"><div class="shown">{each._repr_html_()}</div></div>' for each in shown))
     )
     page.locator(".d2-player").nth(1).wait_for()
-    page.wait_for_timeout(100)
+    browsers.draw(page)
     assert small(page) == [] and beyond(page) <= 0
 
 

@@ -128,7 +128,7 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(served, opened)
 def test_a_page_from_a_file_says_what_to_do(site, opened):
     page = opened((site / "en/01-data-parallelism.html").as_uri())
     page.locator("#cell-fraction").get_by_role("button", name="Try it").click()
-    assert page.locator("p.try").inner_text() == f"{sentences('en')['browser.from-file']} {browser.file('en')}"
+    expect(page.locator("p.try")).to_have_text(f"{sentences('en')['browser.from-file']} {browser.file('en')}")
     assert "make serve" in page.locator("p.try").inner_text()
     assert page.locator("p.try a").get_attribute("href") == browser.file("en")
     assert page.get_by_role("link", name=sentences("en")["site.alone"]).get_attribute("href") == browser.file("en")
