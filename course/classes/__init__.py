@@ -6,6 +6,7 @@ with its options and their defaults: seconds and memory of an answer, which ``sa
 
 * ``handed_in`` finds the learners' files, ``notebooks`` their answers, ``slices`` the statements that an answer needs;
 * ``nursery`` starts the processes of answers, and ``sandbox`` confines them with the system calls in ``walls``;
+* ``allowed`` is the table of the system calls that an answer may make, with which arguments;
 * ``inside`` runs in the answer's process, ``answers`` in the judge's; ``values`` decides which data they may exchange;
 * ``watch`` notes what an answer tries, ``alike`` which answers are copies;
 * ``report`` writes class.csv and class.json, ``page`` the same as HTML, ``gradebook`` the points as gradebook.csv.

@@ -43,6 +43,11 @@ class Limits:
         """Seconds for all cases of an exercise, with the work of its judge."""
         return 10 * self.quiet
 
+    @property
+    def judge_memory(self) -> int:
+        """Bytes that a judge may use beyond those of an empty process: what an answer sends becomes larger there."""
+        return 4 * self.memory
+
 
 @dataclass
 class Row:
@@ -153,7 +158,10 @@ class Running:
 
 
 def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
-    """Return a row for each exercise of the notebook's chapter, and what this machine cannot refuse to answers."""
+    """Return a row for each exercise of the notebook's chapter, and what this machine cannot refuse to answers.
+
+    The process ends if it computes for :attr:`Limits.quiet` seconds for one answer.
+    """
     exercises, missing, rows = all_texts(), set(), []
     for attempt in book.answers:
         start = time.process_time()
@@ -162,6 +170,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
         )
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
         for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
+            sandbox.limit_exercise(limits.quiet)
             trial = replace(row, notes=[*row.notes], look=[], seconds=0.0)
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)

@@ -98,14 +98,16 @@ class Line:
         """Take a frame for a lane that is not open; by default it is dropped."""
 
     def _frame(self, until: float) -> list:
+        start = 0
         while True:
-            end = self._rest.find(b"\n")
+            end = self._rest.find(b"\n", start)
             if end >= 0:
                 text = bytes(self._rest[:end])
                 del self._rest[: end + 1]
                 return self._parsed(text)
             if len(self._rest) > LARGEST:
                 raise self._lost("large")
+            start = len(self._rest)  # else a frame that comes byte by byte would be searched as often
             try:
                 data = self.end.recv(1 << 18)
             except BlockingIOError:

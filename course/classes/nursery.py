@@ -32,7 +32,13 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
     requests = socket.socket(fileno=0)
-    requests.send(b".")  # ready
+    with suppress(ConnectionError):  # the process that has started this one has ended
+        requests.send(b".")  # ready
+        _serve(requests, settings)
+
+
+def _serve(requests: socket.socket, settings: dict) -> None:
+    """Start a process for each connection, until no more can come."""
     while True:
         language, ends, _, _ = socket.recv_fds(requests, 2, 2)
         if not language:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from course.classes import handed_in, notebooks
+from course.classes import handed_in, notebooks, sandbox
 from course.classes.handed_in import Task
 from course.classes.judging import Limits, Nurseries, judge
 from d2lps.messages import LANGUAGES, choose_all, text, text_in
@@ -33,6 +33,7 @@ class Judging:
             try:
                 os.close(self.end)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
+                sandbox.limit_judge(limits.judge_memory)
                 choose_all()  # the teacher and the learner may read different languages
                 data = json.dumps(_judged(task, nurseries, limits)).encode()
                 with os.fdopen(write, "wb") as file:

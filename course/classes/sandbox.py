@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
@@ -64,6 +65,20 @@ def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: f
     return missing
 
 
+def limit_judge(memory: int) -> None:
+    """Limit further memory of this process, which reads what an answer sends and would take as much as it asks for."""
+    limits = {resource.RLIMIT_CORE: (0, 0)}
+    if used := _used():
+        limits[resource.RLIMIT_AS] = (used + memory, used + memory)
+    _set(limits)
+
+
+def limit_exercise(seconds: float) -> None:
+    """End this process if it computes for so many seconds from now on: an answer may make its judge compute in C."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    _set({resource.RLIMIT_CPU: (ceil(time.process_time() + seconds), hard)})
+
+
 @contextmanager
 def at_most(memory: int) -> Iterator[None]:
     """Raise MemoryError if this process takes more than so many further bytes within the block."""
@@ -95,6 +110,10 @@ def _limit(memory: int, seconds: float) -> None:
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_NOFILE: (OPEN_FILES, OPEN_FILES),
     }
+    _set(limits)
+
+
+def _set(limits: dict[int, tuple[int, int]]) -> None:
     for which, limit in limits.items():
         with suppress(OSError, ValueError):  # macOS does not have all of them
             resource.setrlimit(which, limit)

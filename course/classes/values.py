@@ -8,6 +8,7 @@ an object with behavior of its own. Each process adds the kinds that only it can
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple
 from fractions import Fraction
@@ -27,6 +28,8 @@ DECODE = json.JSONDecoder().decode
 PLAIN = (str, int, float, bool, type(None))
 ACTS = {"send": Send, "update": Update, "task": Task, "collective": Collective}
 NAMES = {kind: name for name, kind in ACTS.items()}
+MOST, MOST_MEMBERS = 1 << 20, 1 << 17  # items of a list or tuple; members of a set or dict
+SAME = 16  # members of a set or dict with the same hash: each is compared with all others
 
 
 class Unreadable(ValueError):
@@ -102,6 +105,8 @@ def read(data: object, read_other: Callable[[list], object] | None = None) -> ob
             raise Unreadable("an object")
         return data
     kind, *rest = data
+    if len(rest) > MOST:
+        raise Unreadable("too many items")
     if kind in READERS:
         return READERS[kind]([read(item, read_other) for item in rest])
     if read_other is None:
@@ -109,18 +114,32 @@ def read(data: object, read_other: Callable[[list], object] | None = None) -> ob
     return read_other(data)
 
 
+def _members(rest: list) -> list:
+    """Return the members of a set or dict, unless an answer has chosen them so that to put them there takes hours."""
+    if len(rest) > MOST_MEMBERS or len(rest) > SAME and max(Counter(map(hash, rest)).values()) > SAME:
+        raise Unreadable("too many members")
+    return rest
+
+
 def _pairs(rest: list) -> dict:
-    return dict(zip(rest[::2], rest[1::2], strict=True))
+    return dict(zip(_members(rest[::2]), rest[1::2], strict=True))
+
+
+def _numbers(rest: list, kind: type) -> list:
+    """Return the two numbers of a fraction or complex number, not texts: 10**n has n digits, "1e…" only a few."""
+    if len(rest) != 2 or not all(type(number) is kind for number in rest):
+        raise Unreadable("not two numbers")
+    return rest
 
 
 READERS = {
     "t": tuple,
     "l": list,
     "d": _pairs,
-    "s": set,
-    "z": frozenset,
-    "f": lambda rest: Fraction(*rest),
-    "c": lambda rest: complex(*rest),
+    "s": lambda rest: {*_members(rest)},
+    "z": lambda rest: frozenset(_members(rest)),
+    "f": lambda rest: Fraction(*_numbers(rest, int)),
+    "c": lambda rest: complex(*_numbers(rest, float)),
     "b": lambda rest: rest[0].encode("latin-1"),
     "plan": lambda rest: Plan(*rest),
     "model": lambda rest: Transformer(*rest),

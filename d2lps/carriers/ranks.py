@@ -242,7 +242,7 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
         rank, size, address, port = (os.environ[name] for name in names)
         rank, size, port = int(rank), int(size), int(port)
     except (KeyError, ValueError) as error:
-        raise NoRanks(text("processes.alone", why=error)) from None
+        raise NoRanks(_alone(error)) from None
     if not 0 <= rank < size:
         raise ProcessesError(text("processes.rank-range", rank=rank, size=size))
     if not 0 < port < 1 << 16:
@@ -252,6 +252,23 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     holder = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
     return _joined(address, port, rank, size, holder, deadline), rank, size, holder
+
+
+# Who starts tasks → its variables for the number of a task and of all; mpirun may run inside a task of Slurm.
+LAUNCHERS = {
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MPI": ("PMI_RANK", "PMI_SIZE"),
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS"),
+}
+
+
+def _alone(why: Exception) -> str:
+    """Return what to start, in a sentence: another program may have started several tasks."""
+    for launcher, (task, tasks) in LAUNCHERS.items():
+        if task in os.environ and os.environ.get(tasks, "1") != "1":
+            number, count = os.environ[task], os.environ[tasks]
+            return text("processes.task", task=number, tasks=count, launcher=launcher, why=why)
+    return text("processes.alone", why=why)
 
 
 _stores: dict[tuple, tuple[dist.Store, int | None]] = {}  # the store that all carriers of a process use, and its holder

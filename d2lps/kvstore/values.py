@@ -135,12 +135,16 @@ def per_device(value: object) -> list:
 
 
 def as_tensor(value: object, role: str) -> Tensor:
-    """Return ``value`` as a torch tensor, which shares memory with a tensor or an array of NumPy. Raises Refused."""
+    """Return ``value`` as a torch tensor, which shares memory with a tensor or an array of NumPy. Raises Refused.
+
+    It is a copy of an array that runs backwards, such as ``x[::-1]``: torch has no such tensors.
+    """
     if isinstance(value, Tensor):
         tensor = value.detach() if value.requires_grad else value
     elif isinstance(value, np.ndarray) or hasattr(value, "asnumpy"):
         try:
-            tensor = torch.from_numpy(value if isinstance(value, np.ndarray) else value.asnumpy())
+            array = value if isinstance(value, np.ndarray) else value.asnumpy()
+            tensor = torch.from_numpy(array.copy() if runs_back(array) else array)
         except (TypeError, ValueError) as error:
             raise Refused(f"{role}: {error}") from None
     else:
@@ -153,6 +157,11 @@ def as_tensor(value: object, role: str) -> Tensor:
         dtypes = ", ".join(str(dtype).split(".")[1] for dtype in DTYPES)
         raise Refused(text("store.dtype", what=role, dtype=tensor.dtype, dtypes=dtypes))
     return tensor
+
+
+def runs_back(array: object) -> bool:
+    """Return True if an array of NumPy has a negative stride."""
+    return min(getattr(array, "strides", ()), default=0) < 0
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -224,7 +233,7 @@ def require_writable(out: object, spec: KeySpec) -> None:
     elif isinstance(out, np.ndarray):
         if not out.flags.writeable:
             raise Refused(text("store.read-only", key=repr(spec.key)))
-        if folded(torch.from_numpy(out)):
+        if folded(torch.from_numpy(out[tuple(slice(None, None, -1 if step < 0 else 1) for step in out.strides)])):
             raise Refused(text("store.expanded", key=repr(spec.key)))
 
 
@@ -279,7 +288,7 @@ def memory_of(out: object) -> "Tensor | None":
     """Return the flat memory of ``out``; None if a value cannot be received directly into it."""
     tensor = out
     if type(out) is not Tensor:
-        tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+        tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) and not runs_back(out) else out
         if not isinstance(tensor, Tensor):
             return None
     if not tensor.is_cpu or not tensor.is_contiguous():

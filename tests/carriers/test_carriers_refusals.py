@@ -3,7 +3,7 @@
 import re
 import socket
 import threading
-from itertools import cycle
+from itertools import chain, cycle
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ from d2lps import (
     tree,
 )
 from d2lps.carriers.execute import compile
+from d2lps.carriers.ranks import LAUNCHERS, from_environment
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import KVError
@@ -335,9 +336,30 @@ def test_memory_that_is_not_there_is_not_given():
 def environment(monkeypatch):
     """Sets what torchrun would set."""
     names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"
-    for name in names:
+    for name in (*names, *chain(*LAUNCHERS.values())):
         monkeypatch.delenv(name, raising=False)
     return lambda **values: [monkeypatch.setenv(name, str(value)) for name, value in values.items()]
+
+
+TASKS = [
+    ({"SLURM_PROCID": 0, "SLURM_NTASKS": 2}, "task 0 of 2 of Slurm"),
+    ({"OMPI_COMM_WORLD_RANK": 3, "OMPI_COMM_WORLD_SIZE": 4}, "task 3 of 4 of Open MPI"),
+    ({"PMI_RANK": 1, "PMI_SIZE": 4, "SLURM_PROCID": 0, "SLURM_NTASKS": 2}, "task 1 of 4 of MPI"),
+]
+
+
+@pytest.mark.parametrize("variables, who", TASKS, ids=lambda value: value if isinstance(value, str) else "")
+def test_task_of_another_launcher_is_named_with_what_to_start(environment, variables, who):
+    environment(**variables)
+    with pytest.raises(NoRanks, match=rf"{who}.*'RANK' in the environment.* one torchrun on each node.*export RANK"):
+        from_environment(1.0)
+
+
+def test_only_task_of_another_launcher_starts_torchrun_itself(environment):
+    """Such as a notebook on a node of Slurm."""
+    environment(SLURM_PROCID=0, SLURM_NTASKS=1)
+    with pytest.raises(NoRanks, match="torchrun --local-addr=127.0.0.1"):
+        from_environment(1.0)
 
 
 @each_carrier

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unicodedata
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -132,6 +133,10 @@ HOGS = {
     "large": "return ['x' * 1000] * 10**6",
     "deep": "x = []\n    for _ in range(10**5):\n        x = [x]\n    return x",
     "crashes": "import ctypes\n    ctypes.string_at(0)",
+    "judge": """import os
+    for lane in range(9):
+        os.write(3, b'["return",%d,["f","1e60000000"],[],[],[]]\\n' % lane)
+    return 1""",
     "files": "import tempfile\n    open(tempfile.mktemp(), 'wb').write(bytes(1 << 30))",
 }
 
@@ -440,6 +445,35 @@ def test_hints_are_counted_where_they_were_kept_and_else_in_the_outputs(tmp_path
 def test_what_is_no_value_is_not_read(written):
     with pytest.raises(values.Unreadable):
         values.loads(written)
+
+
+PRIME = 2**61 - 1  # hash(n) is n modulo it
+COLLIDING = {
+    "numbers": [number * PRIME for number in range(1, 99)],
+    "fractions": [["f", 7 * number % PRIME, number] for number in range(8, 99)],
+    "tuples": [["t", number * PRIME] for number in range(1, 99)],
+}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '["f","1e60000000"]', '["f","1",2]', '["f",1.5,1]', '["f",1]', '["f",true,1]', '["c","1"]', '["c",1,2]',
+        *(json.dumps([kind, *same]) for kind in ("s", "z") for same in COLLIDING.values()),
+        *(json.dumps(["d", *(part for member in same for part in (member, 0))]) for same in COLLIDING.values()),
+        json.dumps(["l", *[0] * (values.MOST + 1)]), json.dumps(["s", *range(values.MOST_MEMBERS + 1)]),
+    ],
+    ids=lambda written: written[:9],
+)  # fmt: skip
+def test_value_that_takes_long_to_read_is_not_read(written):
+    with pytest.raises(values.Unreadable):
+        values.loads(written)
+
+
+def test_large_value_is_read():
+    members = {(number, Fraction(number, 7), f"gpu{number}") for number in range(2_000)}
+    for value in (members, dict.fromkeys(members, 1j), [*range(100_000)], {-1, -2, *range(99)}):
+        assert values.loads(values.dumps(value)) == value
 
 
 def test_a_learners_helper_comes_before_the_lessons():

@@ -24,7 +24,7 @@ from d2lps.kvstore import DataLost, KVError, Refused, Timeout, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ack, Apply, Begin, Choose, Do, Load, Meet, Pull, Push
-from d2lps.kvstore.server import lines
+from d2lps.kvstore.server import lines, process
 from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.parts import Gradient
 from d2lps.kvstore.server.process import kill
@@ -850,8 +850,22 @@ KILLED_TWICE = """
                 said.wait()
             if round_ == 20:
                 whole()
+                store.barrier()  # both have seen it
                 if store.rank == 1:
                     store.kill_server(1)
+"""
+
+
+ENDED = """
+            if round_ == 5 and store.rank == 0:
+                os.kill(pid(0), signal.SIGTERM)
+            if round_ == 20:
+                whole()
+                store.barrier()  # both have seen it
+                if store.rank == 1:
+                    os.kill(pid(1), signal.SIGINT)
+            if round_ == 29:
+                whole()
 """
 
 
@@ -893,6 +907,45 @@ def test_saves_stay_complete_while_servers_are_killed_in_turn(tmp_path, of_one_p
     assert ran(tmp_path, trouble, {"transport": "tcp"}, D2LPS_SECRET=secret) == [of_one_process] * 2
     (_, state) = checkpoint.read(path).keys["w"]
     assert state["steps"] == 6 and state["value"].numel() == 30_000
+
+
+@NOTHING_LEFT
+@pytest.mark.slow(12)
+@pytest.mark.fault("F2", "server process ended by SIGTERM, then the other one by SIGINT")
+@pytest.mark.fault("F14", "a newcomer takes the place of a server process that was ended by SIGTERM or SIGINT")
+def test_server_that_is_ended_politely_is_replaced_again_and_again(tmp_path, of_one_process):
+    assert ran(tmp_path, ENDED.strip()) == [of_one_process] * 2
+
+
+class NeverStarts:
+    """A server process that has ended; the first one began."""
+
+    made = 0
+
+    def __init__(self, *_):
+        NeverStarts.made += 1
+        self.process = SimpleNamespace(poll=lambda: 0)
+
+    def names(self):
+        if NeverStarts.made > 1:
+            raise Refused("no room")
+
+    def tidy(self):
+        pass
+
+    leave = close = stop = tidy
+
+
+def test_server_that_cannot_be_replaced_is_reported_once(monkeypatch, caplog):
+    monkeypatch.setattr(process, "ServerProcess", NeverStarts)
+    monkeypatch.setattr(process, "MOST", 0.01)
+    monkeypatch.setattr(NeverStarts, "made", 0)
+    keeper = process.Keeper({"number": 7}, 1.0)
+    keeper.names()
+    soon(lambda: NeverStarts.made > 6)
+    keeper.close()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "server 7" in record.message and "(no room)" in record.message
 
 
 @NOTHING_LEFT

@@ -109,6 +109,25 @@ def test_the_package_is_there_without_docstrings():
 # ---------------------------------------------------------------- numbers of NumPy, and sparse gradients
 
 
+def test_array_that_runs_backwards_is_a_value_and_an_out(alone):
+    first = np.arange(6, dtype=np.float32).reshape(2, 3)
+    alone.init("w", first[::-1])
+    pushed, out = np.full((2, 3), 2.0, np.float32), np.zeros((3, 2), np.float32)
+    pushed[0] = 1.0
+    alone.pull("w", out=out.T[:, ::-1])
+    assert out.tolist() == first[::-1, ::-1].T.tolist()
+    alone.pushpull("w", pushed[::-1], out=out.T[:, ::-1])
+    assert out.T[:, ::-1].tolist() == pushed[::-1].tolist()
+    alone.pushpull("w", pushed[::-1], out=pushed[::-1])
+    assert pushed.tolist() == [[1.0] * 3, [2.0] * 3]
+    alone.row_sparse_pull("w", out=(rows := np.zeros((2, 3), np.float32))[::-1], row_ids=np.array([0, 1])[::-1])
+    assert rows.tolist() == [[2.0] * 3, [1.0] * 3]
+    alone.init("nothing", np.zeros((0, 2))[:, ::-1])
+    folded = np.lib.stride_tricks.as_strided(np.zeros(9, np.float32)[4:], (2, 3), (-4, 4))
+    with pytest.raises(Refused, match="several elements of out share one place"):
+        alone.pull("w", out=folded)
+
+
 def test_whole_numbers_of_numpy_are_keys(alone, tmp_path):
     alone.init(np.int64(3), torch.zeros(2))
     alone.init([np.uint8(4), np.int32(-5)], [torch.zeros(2)] * 2)

@@ -1,9 +1,11 @@
 """``d2lps.ranks`` and ``%%px``, as a notebook uses them; the same carriers under torchrun; no process stays."""
 
+import errno
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -200,6 +202,49 @@ def test_invalid_arguments_are_refused(given, sentence):
     with pytest.raises(ProcessesError, match=sentence):
         d2lps.ranks(**given)
     assert psutil.Process().children() == before
+
+
+IPV6_ONLY = """
+import d2lps
+
+def work():
+    import torch
+    import torch.distributed as dist
+
+    import d2lps
+
+    carrier = d2lps.Processes(deadline=30)
+    mine = torch.full((8,), carrier.rank + 1.0)
+    d2lps.run(d2lps.ring(carrier.names), {carrier.names[carrier.rank]: mine}, carrier)
+    dist.init_process_group("gloo")
+    dist.all_reduce(mine)
+    dist.destroy_process_group()
+    return mine.unique().tolist()
+
+if __name__ == "__main__":
+    with d2lps.ranks(2) as ranks:
+        ranks[0]["x"] = 7
+        print(ranks[0]["x"], ranks.view.apply_sync(work))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the other systems have no network of its own for a process")
+def test_host_with_ipv6_only_has_ranks(tmp_path):
+    (script := tmp_path / "ranks.py").write_text(IPV6_ONLY)
+    alone = 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", alone, "sh", sys.executable, str(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "7 [[6.0], [6.0]]\n", done.stderr
+
+
+def test_host_without_loopback_is_named(monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+
+    monkeypatch.setattr(socket, "create_server", refused)
+    with pytest.raises(ProcessesError, match=r"neither 127.0.0.1 nor ::1 \(Cannot assign requested address\)"):
+        d2lps.ranks(1)
 
 
 def test_without_ipyparallel_it_says_what_to_install(monkeypatch):

@@ -40,7 +40,8 @@ def main() -> None:
         send(parent, {"refused": str(error)})
         return
     ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    for polite in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(polite, lambda *_: ended.set())
     with suppress(ConnectionError):  # its parent may have ended; other workers may still come
         send(parent, {"names": list(host.names.items())})
     seen = time.monotonic()
@@ -50,7 +51,7 @@ def main() -> None:
         elif time.monotonic() - seen > (host.deadline if host.member else ALONE):
             break  # its parent has ended, and no worker is here
     host.close()
-    if folder:
+    if folder and parent.poll():  # else its parent may need the folder for the server that replaces this one
         with suppress(OSError):  # the last server of this folder removes it
             os.rmdir(folder)
 

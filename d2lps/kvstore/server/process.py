@@ -1,6 +1,7 @@
 """A server in a process of its own, which a worker starts and stops; one with replicas is replaced when it ends."""
 
 import glob
+import logging
 import os
 import subprocess
 import threading
@@ -14,7 +15,9 @@ from d2lps.kvstore.server.register import as_name
 from d2lps.messages import text
 
 LOOK, MOST = 0.02, 5.0  # seconds between two looks at it; and at most before another one is started
+START, TRIES = 120.0, 3  # seconds that it may take to start on a busy machine; failures in turn until a warning
 ALONE = {"servers": 1, "replicas": 0, "folder": None, "address": None, "run": ""}
+log = logging.getLogger("d2lps.kvstore.server")
 
 
 class ServerProcess(ChildProcess):
@@ -104,23 +107,24 @@ class Keeper:
         self.process.kill()
 
     def _watch(self) -> None:
-        pause = LOOK
+        pause, failed, since, reason = LOOK, 0, float("-inf"), ""
         while not self._ending.wait(LOOK):
             if self.process.process.poll() is None:
                 continue
             self.process.tidy()
+            served = self._begun and time.monotonic() - since > MOST
+            pause, failed = (LOOK, 0) if served else (min(2 * pause, MOST), failed + 1)
             if self._ending.wait(pause):
                 return
-            pause = min(2 * pause, MOST)  # do not restart at once a process that cannot begin
-            begun = time.monotonic()
+            if failed == TRIES:
+                log.warning("%s", text("store.not-replaced", server=self.number, tries=TRIES, why=reason))
             try:
                 self._begun = False
-                self.process = ServerProcess(self._spec, self._seconds, self._holds)
+                self.process = ServerProcess(self._spec, max(self._seconds, START), self._holds)
                 self.process.names()
-                self._begun = True
-            except (KVError, OSError):
-                continue
-            pause = LOOK if time.monotonic() - begun < MOST else pause
+                self._begun, since, reason = True, time.monotonic(), text("store.ended-again")
+            except (KVError, OSError) as error:
+                reason = str(error)
 
     def leave(self) -> None:
         """Let go of it: it ends when its workers have gone."""

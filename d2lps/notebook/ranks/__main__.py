@@ -68,7 +68,8 @@ def play(role: str, folder: str, pipe: int) -> None:
     threads = ["IPController.use_threads=True", "IPController.broadcast_scheduler_depth=0"]
     beats = ["HeartMonitor.period=100", "HeartMonitor.max_heartmonitor_misses=1000000"]
     nothing_kept = ["IPController.db_class=nodb", "TaskScheduler.scheme_name=none"]
-    rank.launch(IPController, folder, "location=127.0.0.1", *threads, *nothing_kept, *beats)
+    address = rank.loopback()
+    rank.launch(IPController, folder, f"location={address}", f"ip={address}", *threads, *nothing_kept, *beats)
 
 
 if __name__ == "__main__":

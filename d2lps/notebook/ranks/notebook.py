@@ -20,10 +20,11 @@ import torch.distributed as dist
 
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError, require_seconds
-from d2lps.messages import counted, text
+from d2lps.messages import counted, text, why
 from d2lps.notebook.ranks.rank import process, read_connection, read_reached
 from d2lps.units import is_count
 
+IPV4, IPV6 = "127.0.0.1", "::1"
 MOST = 64  # more ranks on one machine are a typing error
 
 _running: "RunningRanks | None" = None
@@ -78,23 +79,26 @@ class RunningRanks:
         try:
             import ipyparallel
             import psutil
+            import zmq
         except ImportError as error:
             raise ProcessesError(text("ranks.missing", name=error.name)) from None
         self.deadline, self.closed, self.view = deadline, False, None
         self._count, self._client, self._processes = count, None, []
         # Bound to loopback here, because the store itself would listen on all networks.
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+        listener = _listener()
+        address, port, *_ = listener.getsockname()
         self._store = dist.TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
         self._folder = Path(tempfile.mkdtemp(prefix="d2lps-ranks-"))
-        self._guard, self._pipe = _guard(self._folder, count, port)
+        self._guard, self._pipe = _guard(self._folder, count, address, port)
         atexit.register(self.close)
         self._owner = os.getpid()
         until = time.monotonic() + deadline
         try:
             connection = self._wait(lambda: read_connection(self._folder, "client"), until)
+            if address == IPV6:
+                zmq.Context.instance().ipv6 = True
             self._client = ipyparallel.Client(connection, timeout=deadline)
             self._wait(lambda: len(self._client.ids) == count, until)
             self.view = self._client[:]
@@ -235,13 +239,24 @@ class OneRank:
             raise ProcessesError(f"rank {self.number}, {name!r}: {error.ename}: {error.evalue}") from None
 
 
-def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
+def _listener() -> socket.socket:
+    """Return a socket that listens on the loopback interface; some hosts have IPv6 only. Raises ProcessesError."""
+    try:
+        return socket.create_server((IPV4, 0))
+    except OSError:
+        try:
+            return socket.create_server((IPV6, 0), family=socket.AF_INET6)
+        except OSError as error:
+            raise ProcessesError(text("ranks.no-loopback", why=why(error))) from None
+
+
+def _guard(folder: Path, count: int, address: str, port: int) -> tuple[subprocess.Popen, int]:
     """Start the process that starts and ends all others; return it, and our end of its pipe."""
     modules = os.pathsep.join([str(Path(d2lps.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",

@@ -32,6 +32,7 @@ def play(folder: str, number: int) -> None:
     from ipyparallel.engine.app import IPEngine
 
     torch.set_num_threads(1)
+    loopback()
     numpy.random.seed()  # otherwise all forks would draw the same numbers
     while not (connection := read_connection(folder, "engine")):
         time.sleep(0.02)
@@ -40,6 +41,23 @@ def play(folder: str, number: int) -> None:
         threading.Thread(target=tell, args=(Path(folder, "reached"),), daemon=True).start()
     options = ["IPEngine.enable_nanny=False", "IPEngine.timeout=60", "IPEngine.max_heartbeat_misses=0"]
     launch(IPEngine, folder, f"IPEngine.id={number}", *options)
+
+
+def loopback() -> str:
+    """Return the address of this host that ipyparallel takes; ZeroMQ has to be asked for IPv6 in each context."""
+    address = os.environ["MASTER_ADDR"]
+    if ":" not in address:
+        return address
+    from zmq import Context
+
+    begin = Context.__init__
+
+    def begin_with_ipv6(context, *arguments, **options) -> None:
+        begin(context, *arguments, **options)
+        context.ipv6 = True
+
+    Context.__init__ = begin_with_ipv6
+    return f"[{address}]"
 
 
 def launch(application, folder: str, *options: str) -> None:
