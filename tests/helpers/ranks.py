@@ -26,6 +26,8 @@ FORKED.set_forkserver_preload(
         "d2lps.carriers.shared_memory",
         "d2lps.algorithms",
         "d2lps.topology.hosts",
+        "d2lps.kvstore.launch",
+        "d2lps.kvstore.server.server",
         "psutil",
         "pytest",
         "hypothesis",

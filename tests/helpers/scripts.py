@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import FORKED
+from helpers.servers import fork_servers
 
 SECONDS = 120  # for a program to end
 USUAL = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -72,6 +73,7 @@ def _run(script: str, output: str, environment: dict[str, str]) -> None:
     for number, path in ((1, output), (2, output + ".errors")):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
     sys.argv = [script]
+    fork_servers()
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException:
