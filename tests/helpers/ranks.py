@@ -4,6 +4,7 @@
 and gives back what they returned. The processes stay for the next call; who kills some takes ``Ranks(n)`` of its own.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -176,6 +177,7 @@ def tell(what: object) -> None:
 def _serve(pipe, port: int) -> None:
     global _pipe
     _pipe = pipe
+    gc.freeze()  # the objects of torch are many, and stay
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     joined = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=30), wait_for_workers=False)

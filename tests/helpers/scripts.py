@@ -4,6 +4,7 @@ Those take a tenth of the processor time. They find in their environment what to
 """
 
 import atexit
+import gc
 import os
 import runpy
 import subprocess
@@ -69,6 +70,7 @@ def _run(script: str, output: str, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
+    gc.freeze()  # the objects of torch are many, and stay
     torch.set_num_threads(1)
     for number, path in ((1, output), (2, output + ".errors")):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
