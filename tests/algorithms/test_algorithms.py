@@ -1,4 +1,4 @@
-"""The algorithms: steps, bytes per node and times are the closed forms of their docstrings, for n = 1 … 9."""
+"""The algorithms: steps, bytes per node and times are the closed forms of their docstrings, for n from 1 on."""
 
 import pickle
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
+from helpers.plans import large_beyond
 from helpers.plans import ring as ring_by_hand
 
 from d2lps import (
@@ -161,7 +162,7 @@ CASES = {
     "sharded over unequal servers": over_unequal_servers,
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-every_n = pytest.mark.parametrize("n", range(1, 10))
+every_n = pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 
 
 @every_n
@@ -358,7 +359,7 @@ FORMS = {
     ),
     "tree": Form(lambda n: tree(gpus(n)), lambda n: 2 * lg(n), lambda n: 2 * lg(n), passed_on),
 }
-SIZES = [*range(1, 10), 16, 64]
+SIZES = [1, 2, 3, 4, 5, 8, 16, 19]
 
 
 def exactly(fraction):
@@ -373,7 +374,6 @@ def moved(plan, end):
     return list(found.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_without_chunks_all_is_the_closed_form_with_its_latency(form, n):
@@ -407,7 +407,7 @@ def test_scatter_and_gather(make, n):
         assert trace.duration == exactly(lg(n) * ALPHA + one_half(n) * Fraction(S, B))
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
 def test_pairs_that_exchange_whole_tensors_or_halves(n):
     place = pcie_server(gpus=n, latency=A)
     whole, parts = lg(n) * (ALPHA + Fraction(S, B)), lg(n) * ALPHA + one_half(n) * Fraction(S, B)
@@ -433,8 +433,10 @@ def test_all_to_all_in_few_steps_sends_more(n, travels):
 
 @pytest.mark.parametrize("make", [halving_doubling, bruck])
 def test_joined_messages_cost_what_single_ones_cost(make):
-    n = 128
-    plan = make(gpus(n))
+    n = 16
+    with large_beyond(8):
+        plan = make(gpus(n))
+    assert isinstance(plan.steps, Lazy)
     alone = Plan(plan.nodes, plan.share, tuple(plan.steps), plan.holds, plan.wants)
     for place in (pcie_server(gpus=n, latency=A), one_memory(gpus(n), "16 GB/s", "9 GB/s", "20 us")):
         joined, single = cost.shared(plan, place, S), cost.shared(alone, place, S)
@@ -443,7 +445,7 @@ def test_joined_messages_cost_what_single_ones_cost(make):
         assert len(joined.events) == len(single.events)
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
 def test_halving_and_doubling(n):
     plan = halving_doubling(gpus(n))
     trace = cost.shared(plan, pcie_server(gpus=n, latency=A), S)
@@ -455,11 +457,11 @@ def test_halving_and_doubling(n):
     assert len(begun.steps) == lg(n)
 
 
-@pytest.mark.parametrize("n", [n for n in range(1, 65) if n & (n - 1)])
-def test_halving_and_doubling_refuse_any_other_number(n):
-    with pytest.raises(PlanError) as caught:
-        halving_doubling(gpus(n))
-    assert caught.value.reason == "power-of-two"
+def test_halving_and_doubling_refuse_any_other_number():
+    for n in [n for n in range(1, 65) if n & (n - 1)]:
+        with pytest.raises(PlanError) as caught:
+            halving_doubling(gpus(n))
+        assert caught.value.reason == "power-of-two"
 
 
 def neighbours(n):
@@ -489,7 +491,7 @@ def double_tree_form(n, c):
     return steps, {1: Fraction(0), 2: Fraction(1), 4: Fraction(2 * c + 1, c)}.get(n, Fraction(steps, c))
 
 
-@pytest.mark.parametrize("n", [*range(1, 20), 33, 64])
+@pytest.mark.parametrize("n", [*range(1, 9), 13, 16, 33])
 def test_two_trees(n):
     for c in (1, 2, 5, None):
         plan = double_tree(gpus(n), c)
@@ -504,7 +506,7 @@ def test_two_trees(n):
     assert times < Fraction(5, 2)
 
 
-@pytest.mark.parametrize("n", range(1, 65))
+@pytest.mark.parametrize("n", [*range(1, 18), 33, 64])
 def test_inner_nodes_of_one_tree_are_leaves_of_the_other(n):
     plan, inner = double_tree(gpus(n), chunks=1), {"g1": set(), "g2": set()}
     for send in (send for step in plan.steps for send in sends(step) if send.op == "add"):
@@ -605,35 +607,36 @@ def test_two_rings_on_a_dgx_1(rate, both, milliseconds):
 # ---------------------------------------------------------------- beyond 64 nodes
 
 
-LARGE = {
-    "ring": lambda: ring(gpus(66)),
-    "reduce-scatter": lambda: reduce_scatter(gpus(66)),
-    "all-gather": lambda: all_gather(gpus(66)),
-    "bidirectional ring": lambda: bidirectional_ring(gpus(66)),
-    "halving-doubling": lambda: halving_doubling(gpus(128)),
-    "all-to-all": lambda: all_to_all(gpus(66)),
-    "all-to-all in few steps": lambda: all_to_all(gpus(66), few_steps=True),
-    "Bruck": lambda: bruck(gpus(66)),
-    "together": lambda: together(ring(gpus(66)), ring(gpus(70), key="h")),
+LAZY = {
+    "ring": lambda: ring(gpus(9)),
+    "reduce-scatter": lambda: reduce_scatter(gpus(9)),
+    "all-gather": lambda: all_gather(gpus(9)),
+    "bidirectional ring": lambda: bidirectional_ring(gpus(9)),
+    "halving-doubling": lambda: halving_doubling(gpus(16)),
+    "all-to-all": lambda: all_to_all(gpus(9)),
+    "all-to-all in few steps": lambda: all_to_all(gpus(9), few_steps=True),
+    "Bruck": lambda: bruck(gpus(9)),
+    "together": lambda: together(ring(gpus(9)), ring(gpus(12), key="h")),
 }
 
 
-@pytest.mark.parametrize("make", LARGE.values(), ids=LARGE)
-def test_a_lazy_plan_is_the_plan_that_is_written_out(make):
-    lazy = make()
-    assert isinstance(lazy.steps, Lazy)
-    written = Plan(lazy.nodes, lazy.share, tuple(lazy.steps), list(lazy.holds), list(lazy.wants))
-    check(lazy)
-    assert not isinstance(written.steps, Lazy)
-    assert lazy == written and written == lazy and hash(lazy) == hash(written) and lazy == make()
-    assert lazy != Plan(lazy.nodes, lazy.share, lazy.steps[:-1], lazy.holds, lazy.wants)
-    assert pickle.loads(pickle.dumps(lazy)) == lazy and repr(lazy) == repr(written)
-    place = pcie_server(gpus=130, latency=A)
-    thought, listed = cost.shared(lazy, place, S), cost.shared(written, place, S)
-    assert isinstance(thought.events, Predicted)
-    assert (thought.duration, thought.step_times(), thought) == (listed.duration, listed.step_times(), listed)
-    assert thought.events[-1] == listed.events[-1] and thought.events[100:102] == listed.events[100:102]
-    assert len(thought.events) == len(listed.events)
+@pytest.mark.parametrize("make, beyond", [*((make, 8) for make in LAZY.values()), (lambda: ring(gpus(65)), 64)])
+def test_a_lazy_plan_is_the_plan_that_is_written_out(make, beyond):
+    with large_beyond(beyond):
+        lazy = make()
+        assert isinstance(lazy.steps, Lazy)
+        written = Plan(lazy.nodes, lazy.share, tuple(lazy.steps), list(lazy.holds), list(lazy.wants))
+        check(lazy)
+        assert not isinstance(written.steps, Lazy)
+        assert lazy == written and written == lazy and hash(lazy) == hash(written) and lazy == make()
+        assert lazy != Plan(lazy.nodes, lazy.share, lazy.steps[:-1], lazy.holds, lazy.wants)
+        assert pickle.loads(pickle.dumps(lazy)) == lazy and repr(lazy) == repr(written)
+        place = pcie_server(gpus=65, latency=A)
+        thought, listed = cost.shared(lazy, place, S), cost.shared(written, place, S)
+        assert isinstance(thought.events, Predicted)
+        assert (thought.duration, thought.step_times(), thought) == (listed.duration, listed.step_times(), listed)
+        assert thought.events[-1] == listed.events[-1] and thought.events[15:17] == listed.events[15:17]
+        assert len(thought.events) == len(listed.events)
 
 
 def test_json_writes_a_lazy_plan_out():

@@ -1,12 +1,23 @@
 """Plans that tests of several rooms are about: a ring by hand, any legal plan, and JSON that is none."""
 
 import json
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import zip_longest
 
+import pytest
 from hypothesis import strategies as st
 
 from d2lps import Plan, Send, Update
+
+
+@contextmanager
+def large_beyond(nodes):
+    """Treat plans of more than so few nodes as large, with lazy steps: the steps of really large ones take long."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("plan.plan", "plan.parse", "simulate.cost"):
+            patch.setattr(f"d2lps.{module}.LARGE", nodes)
+        yield
 
 
 def ring(nodes, halfway=False) -> Plan:

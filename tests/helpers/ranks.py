@@ -4,6 +4,7 @@
 and gives back what they returned. The processes stay for the next call; who kills some takes ``Ranks(n)`` of its own.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,8 @@ FORKED.set_forkserver_preload(
         "d2lps.carriers.shared_memory",
         "d2lps.algorithms",
         "d2lps.topology.hosts",
+        "d2lps.kvstore.launch",
+        "d2lps.kvstore.server.server",
         "psutil",
         "pytest",
         "hypothesis",
@@ -178,6 +181,7 @@ def tell(what: object) -> None:
 def _serve(pipe, port: int) -> None:
     global _pipe
     _pipe = pipe
+    gc.freeze()  # the objects of torch are many, and stay
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     joined = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=LIVE), wait_for_workers=False)

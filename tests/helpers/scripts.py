@@ -4,6 +4,7 @@ Those take a tenth of the processor time. They find in their environment what to
 """
 
 import atexit
+import gc
 import os
 import runpy
 import subprocess
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import FORKED
+from helpers.servers import fork_servers
 
 SECONDS = 120  # for a program to end
 USUAL = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -68,10 +70,12 @@ def _run(script: str, output: str, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
+    gc.freeze()  # the objects of torch are many, and stay
     torch.set_num_threads(1)
     for number, path in ((1, output), (2, output + ".errors")):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
     sys.argv = [script]
+    fork_servers()
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from helpers.ctrl_c import pressed
 from helpers.ranks import FORKED
-from helpers.scripts import torchrun
+from helpers.scripts import forked, torchrun
 from helpers.stores import dies, each, pulled, soon, until_whole
 from helpers.waits import LIVE
 
@@ -737,8 +737,9 @@ def old_and_new(tmp_path_factory):
 
 @pytest.mark.slow(4)
 @pytest.mark.fault("F8", "killed at every step of a save in the background")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("step", [*STEPS, None])
+@pytest.mark.parametrize(
+    "step, number", [*((step, signal.SIGKILL) for step in [*STEPS, None]), ("write", signal.SIGTERM)]
+)
 def test_killed_at_any_step_the_old_file_is_there_or_the_new_one(step, number, tmp_path, old_and_new):
     path, (old, new) = tmp_path / "saved", old_and_new
     said, code = in_a_process(path, killed_at, step, number)
@@ -757,8 +758,9 @@ import torch
 from d2lps import kvstore
 from d2lps.kvstore import checkpoint
 
-how, background, folder = sys.argv[1], sys.argv[2] == "background", pathlib.Path(sys.argv[3])
-if how == "exits":
+exits, folder = os.environ["EXITS"] == "yes", pathlib.Path(os.environ["FOLDER"])
+first = pathlib.Path(sys.argv[0] + ".pid")
+if exits:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 flush = checkpoint.to_disk
 
@@ -770,9 +772,13 @@ def slow(descriptor):
 def fails():
     while not (folder / "begun").exists():
         time.sleep(0.01)
+    if exits:
+        os.kill(int(first.read_text()), signal.SIGTERM)  # as torchrun would do
     os._exit(1)
 
-with kvstore.create("dist_sync", joining=60.0) as store:
+if os.environ["RANK"] == "0":
+    first.write_text(str(os.getpid()))
+with kvstore.create("dist_sync", servers=1, joining=60.0) as store:
     store.init("w", torch.zeros(100_000))
     store.save(folder / "saved")
     store.push("w", torch.ones(100_000))
@@ -780,23 +786,26 @@ with kvstore.create("dist_sync", joining=60.0) as store:
         checkpoint.to_disk = slow
     else:
         threading.Thread(target=fails, daemon=True).start()
-    saving = store.save(folder / "saved", background=background)
-    background and saving.wait()
+    saving = store.save(folder / "saved", background=not exits)
+    exits or saving.wait()
 """
 
 
 @pytest.mark.slow(15)
 @pytest.mark.fault("F8", "worker 0 ended by torchrun, during a save, because another worker has failed")
-@pytest.mark.parametrize("how, place", [("dies", "background"), ("exits", "foreground")])
-def test_ended_by_torchrun_the_old_file_is_there_or_the_new_one(how, place, tmp_path):
-    (tmp_path / "script.py").write_text(ENDED)
+@pytest.mark.parametrize("exits", [False, True], ids=["dies, in the background", "exits, in the foreground"])
+def test_ended_by_torchrun_the_old_file_is_there_or_the_new_one(exits, tmp_path):
+    (script := tmp_path / "script.py").write_text(ENDED)
     (folder := tmp_path / "files").mkdir()
-    assert torchrun(tmp_path / "script.py", 2, arguments=[how, place, str(folder)]).returncode != 0
+    if exits:
+        forked(script, 2, EXITS="yes", FOLDER=str(folder))
+    else:
+        assert torchrun(script, 2, EXITS="no", FOLDER=str(folder)).returncode != 0
     with kvstore.create("local") as store:
         store.init("w", torch.full((100_000,), 5.0))
         store.load(folder / "saved")
         store.pull("w", out=(out := torch.empty(100_000)))
-    assert out.unique().tolist() in ([[0.0]] if how == "dies" else [[0.0], [2.0]])
+    assert out.unique().tolist() in ([[0.0], [2.0]] if exits else [[0.0]])
     assert sorted(os.listdir(folder)) == ["begun", "saved"], "what the dead one left is gone"
 
 

@@ -15,6 +15,7 @@ from helpers import breaking
 from helpers.breaking import DEADLINE, Beside, closing, connected, gone, running, store
 from helpers.ctrl_c import pressed
 from helpers.ranks import FORKED
+from helpers.servers import fork_servers, servers_forked
 from helpers.stores import Function, aside, each, full, pulled, soon
 from helpers.waits import LIVE
 
@@ -67,6 +68,7 @@ def _worker(function, pipe, environment):
     tempfile.tempdir = None
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
+    fork_servers()
     store = kvstore.create("dist_sync", servers=1, joining=60.0, deadline=3.0)
     store.init("w", torch.zeros(MANY))
     pipe.send([server.process.pid for server in store.started])
@@ -182,7 +184,7 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
 def test_a_server_that_is_busy_ends_in_order():
     """Python ends its threads where they are, in the midst of torch, too: left to that, every third one aborts."""
     keys, ends, deadline = list(range(3000)), [], 5 * DEADLINE  # as long as 3000 keys take where others compute, too
-    with ExitStack() as later:  # all workers wait for a server that is gone at the same time
+    with servers_forked(), ExitStack() as later:  # all workers wait for a server that is gone at the same time
         for _ in range(4):
             options = {"kind": "dist_sync", "workers": 1, "deadline": deadline}
             folder = tempfile.mkdtemp(prefix="d2-")

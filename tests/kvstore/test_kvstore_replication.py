@@ -54,13 +54,14 @@ FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
 @pytest.mark.parametrize(
     "first, many, kind, changes",
     [
-        *[(first, 2_500, None, {}) for first in range(0, 10_000, 2_500)],
-        *[(first, 2_000, "dist_sync", {"late": True}) for first in (0, 2_000)],  # sums come late
-        (0, 2_000, None, {"joint": True, "parts": 2}),  # workers pull several parts at once
+        (0, 1_500, None, {}),
+        (3_000, 500, None, {}),  # with the seed of DoesAgain, which no earlier one shows
+        (0, 1_000, "dist_sync", {"late": True}),  # sums come late
+        (0, 1_000, None, {"joint": True, "parts": 2}),  # workers pull several parts at once
     ],
 )
 def test_no_schedule_breaks_a_promise(first, many, kind, changes):
-    """I1 to I15, at every message: see ``World``."""
+    """I1 to I15, at every message: see ``World``. ``make simulate`` plays many more schedules."""
     plans = [replace(FaultPlan.drawn(seed, kind), **changes) for seed in range(first, first + many)]
     assert {World(plan).run() for plan in plans} == {"done", "lost"}  # lost: the few in which both members died
 
@@ -129,11 +130,9 @@ def parted(seed: int) -> FaultPlan:
     return FaultPlan(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
 
 
-@pytest.mark.slow
 @PARTED
-@pytest.mark.parametrize("first", range(0, 300, 100))
-def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came(first):
-    for seed in range(first, first + 100):
+def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came():
+    for seed in range(100):
         assert broken(parted(seed)) is None, seed
 
 

@@ -172,15 +172,13 @@ STORE = "kvstore.cluster(workers=3, servers=2, deadline=1)"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "cause, imports, more, kind, words",
+    "language, cause, imports, more, kind, words",
     [
-        (LINK, "Link", 0, "UnitError", ["bandwidth"]),
-        (STORE, LOADED, 9, "ServerLost", ["ulimit -n", "Too many open files"]),
-        (STORE, LOADED, 2, "Refused", ["ulimit -n", "Too many open files"]),
+        *((language, LINK, "Link", 0, "UnitError", ["bandwidth"]) for language in LANGUAGES),
+        ("vi", STORE, LOADED, 9, "ServerLost", ["ulimit -n", "Too many open files"]),  # for a connection
+        ("zh", STORE, LOADED, 2, "Refused", ["ulimit -n", "Too many open files"]),  # for servers
     ],
-    ids=["a unit", "no files for a connection", "no files for servers"],
 )
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_an_error_needs_no_file_to_say_what_happened(cause, imports, more, kind, words, language):
     speak = "" if language == "en" else f"d2lps.speak({language!r})"
     code = WITHOUT_FILES.format(cause=cause, imports=imports, more=more, speak=speak)

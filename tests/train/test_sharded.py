@@ -61,9 +61,10 @@ def reference(model, count, optimizer, size, steps, micro=1):
     return losses, nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
-@pytest.mark.parametrize("model", [digits, small_gpt])
-@pytest.mark.parametrize("optimizer", [ADAMW, SGD])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "count, optimizer, model",
+    [(1, ADAMW, digits), (2, SGD, small_gpt), (3, ADAMW, small_gpt), (3, SGD, digits), (4, ADAMW, digits)],
+)
 def test_all_stages_have_the_bits_of_data_parallelism_over_the_ring(count, optimizer, model):
     losses, weights = reference(model, count, optimizer, size=10, steps=3)
     for stage in range(4):
@@ -82,7 +83,7 @@ def test_a_model_of_one_layer_has_the_bits_of_one_device_that_adds_up_like_the_r
         assert torch.equal(run.weights, right.weights) and run.losses == right.losses
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_micro_batches(count):
     losses, weights = reference(small_gpt, count, SGD, size=17, steps=2, micro=3)
     net, data, loss = small_gpt()
@@ -95,8 +96,7 @@ def test_micro_batches(count):
     close(second.weights, weights, 2 * 17 * 12)  # steps, examples, tokens
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize("count, micro", [(2, 3), (3, 1), (4, 2)])
 def test_bytes_are_those_of_the_formulas(count, micro):
     net, data, loss = small_gpt()
     counts = counts_of(net)
@@ -170,7 +170,7 @@ def on_a_process(rank, stage, micro):
 
 
 @pytest.mark.slow(8)
-@pytest.mark.parametrize("count, micro", [(1, 1), (2, 2), (3, 1), (4, 1)])
+@pytest.mark.parametrize("count, micro", [(2, 2), (3, 1)])
 def test_processes_have_the_bits_of_one(count, micro):
     net, data, loss = small_gpt()
     given = {"size": 13, "steps": 2, "optimizer": ADAMW, "loss": loss, "micro": micro}

@@ -49,11 +49,10 @@ def same(workers, reference):
 
 
 @pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (3, 2), (5, 1)])
 def test_a_synchronous_store_is_one_device_in_turn_bit_for_bit(workers, devices, name):
     reference = in_turn(net(), data(), 17, 4, UPDATES[name], [devices] * workers)
-    for servers in 1, 2, 3:
+    for servers in 1, 3:
         place = Placement(servers, large=100)  # so that arrays are cut
         with kvstore.cluster("dist_sync", workers, servers, placement=place) as stores:
             results = through(stores, 17, 4, UPDATES[name], [devices] * workers)
@@ -112,7 +111,7 @@ from d2lps import kvstore
 from d2lps.train import by_plan
 from d2lps.train.by_store import work
 
-with by_plan.deterministic(), kvstore.create("dist_sync", servers=2) as store:
+with by_plan.deterministic(), kvstore.create("dist_sync", servers=1) as store:
     worked = work(store, by_plan.small_cnn(), by_plan.digits().train, 50, 5, ("adam", {"lr": 0.003}), ["cpu"] * 2)
 said = hashlib.sha256(worked.weights.numpy().tobytes()).hexdigest()
 os.write(1, f"{store.rank} {said}\\n".encode())
@@ -121,10 +120,10 @@ os.write(1, f"{store.rank} {said}\\n".encode())
 
 def test_processes_under_torchrun_are_one_device_in_turn_bit_for_bit(tmp_path):
     (tmp_path / "work.py").write_text(SCRIPT)
-    done = torchrun(tmp_path / "work.py", 3)
-    reference = in_turn(by_plan.small_cnn(), data(), 50, 5, ("adam", {"lr": 0.003}), [2, 2, 2])
+    done = torchrun(tmp_path / "work.py", 2)
+    reference = in_turn(by_plan.small_cnn(), data(), 50, 5, ("adam", {"lr": 0.003}), [2, 2])
     digest = hashlib.sha256(reference.weights.numpy().tobytes()).hexdigest()
-    assert sorted(done.stdout.splitlines()) == [f"{rank} {digest}" for rank in range(3)], done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{rank} {digest}" for rank in range(2)], done.stderr
 
 
 # ---------------------------------------------------------------- who waits for whom
@@ -211,8 +210,7 @@ def test_how_far_the_fast_come_and_how_often_they_wait(name, servers):
         assert max(watched.lags) == min(steps, ahead)
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("staleness, seed", [(0, 0), (1, 1), (2, 2)])
 def test_no_pull_is_staler_than_the_bound(staleness, seed):
     pauses = torch.rand(4, generator=torch.Generator().manual_seed(seed)) / 100
     with kvstore.cluster("dist_ssp", 4, 2, staleness=staleness, placement=Placement(2, large=100)) as cluster:
