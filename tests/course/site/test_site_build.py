@@ -322,6 +322,15 @@ def test_a_change_of_the_package_is_another_run(book, monkeypatch, tmp_path):
     assert names[0] != names[1]
 
 
+def test_a_site_without_solutions_has_neither_these_nor_last_hints_in_any_file(book):
+    for solutions in (True, False):
+        site = made(Book(book.root, solutions=solutions))
+        files = [path for kind in ("html", "js", "ipynb") for path in site.rglob(f"*.{kind}")]
+        texts = [re.sub("<[^>]*>", "", path.read_text("utf-8")) for path in files]
+        secrets = ("math.ceil(n * size / rate)", "Đếm.")
+        assert [any(secret in text for text in texts) for secret in secrets] == [solutions] * 2
+
+
 def test_without_a_browser_a_pdf_says_what_to_do(book, monkeypatch):
     monkeypatch.setattr(chromium, "BROWSERS", ("no-such-browser",))
     monkeypatch.setattr(chromium, "APPLICATIONS", ())
