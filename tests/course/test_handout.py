@@ -13,12 +13,13 @@ import zipfile
 import pytest
 from helpers.classes import hand_in, notebook, solving
 from helpers.classes import told as reported
+from helpers.small_site import bare
 
 import d2lps
 from course import handout
 from course.book.findings import BookError
 from course.book.library import Book
-from course.site import bandwidths, browser, proof, pyodide, reference
+from course.site import browser, proof, pyodide
 from course.site.build import build
 from course.site.pages import Site
 from course.site.pdf import bound
@@ -35,15 +36,12 @@ MINE = 'chapters = ["02", "01"]\nexercises = ["own-gpu", "labels"]\n'
 def not_run(monkeypatch):
     """Return runs without outputs, so that texts lead to players that are not there; no faults but these count.
 
-    What is the same in every choice is left out: the package's pages, the page of bandwidths, and the race of the first
-    page. So is "try it", for which all cells would run.
+    What is the same in every choice is left out, and so is "try it", for which all cells would run.
     """
     found, none = proof.faults, {language: {} for language in LANGUAGES}
-    monkeypatch.setattr(reference, "entries", list)
+    bare(monkeypatch)
     monkeypatch.setattr(pyodide, "is_there", lambda root: False)
     monkeypatch.setattr(proof, "faults", lambda site: [each for each in found(site) if "#player:" not in each])
-    monkeypatch.setattr(bandwidths, "page", lambda language: "<h1>…</h1>")
-    monkeypatch.setattr(Site, "race", ("", ""))
     return lambda slug: Run(none, "2026-01-31", "")
 
 

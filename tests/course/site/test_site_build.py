@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import nbformat
 import pytest
 from helpers.small_book import LESSON, PICTURE, SLUG, VI, edit, with_site
+from helpers.small_site import bare
 from IPython.core.inputtransformer2 import TransformerManager
 
 import course.site.__main__ as site_command
@@ -20,7 +21,6 @@ from course.book import chromium
 from course.book.__main__ import main
 from course.book.findings import BookError
 from course.book.library import Book
-from course.site import build as building
 from course.site import downloads, exercises, outputs, pdf, proof, runs, search
 from course.site.build import build
 from course.site.pages import Site
@@ -33,11 +33,11 @@ FRONT = "# {0}\n\nLead.\n\n[[race]]\n\nText.\n\n[[chapters]]\n\nEnd.\n"
 
 @pytest.fixture
 def book(tmp_path, monkeypatch):
-    """A small book that has all that a site needs. The package's own page takes seconds, and has tests of its own."""
+    """A small book that has all that a site needs."""
     root = with_site(tmp_path, FRONT)
     lesson = root / LESSON
     lesson.write_text(lesson.read_text("utf-8").replace('d2lps.text("step", step=1)', "1"), "utf-8")
-    monkeypatch.setattr(building.reference, "entries", lambda: [])
+    bare(monkeypatch)
     assert main(["--root", str(root), "build"]) == 0
     return Book(root)
 
