@@ -18,8 +18,8 @@ from d2lps.notebook.grading import Failure, call, failure, shared_names, size_ke
 ROUNDS = 3
 LATE = 14  # deliveries by which a late message is late: more than a round takes
 PATIENCE = 3  # times that workers push again before they give up
-LONG = (100, 300)  # rounds after which it is measured what is kept
-SLACK = 1000  # bytes by which that may grow in between: 200 numbers take more
+LONG = (50, 150)  # rounds after which it is measured what is kept
+SLACK = 500  # bytes by which that may grow in between: 100 numbers take more
 SHOWN = 18  # events that are told before the one at which a mistake was seen
 
 

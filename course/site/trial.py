@@ -24,18 +24,21 @@ PACKED = {".venv", "chapters", "course", "d2lps"}  # the folders of the course w
 THERE = {"d2lps", "networkx"}  # what a browser has beside Python's own modules and those of chapters
 
 
-def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> dict[str, list[str]]:
+def runnable(
+    cells: Sequence[tuple[str, str]], solutions: Mapping[str, str], limit: float = LIMIT
+) -> dict[str, list[str]]:
     """Return each cell that runs without PyTorch and processes, with the earlier cells that it needs.
 
     Args:
         cells (sequence of (id, source)): The cells of a chapter in their order.
         solutions: The id of each exercise's cell → the code of its solution: the cell counts if its judge accepts it.
+        limit: The processor seconds that a cell may take.
 
     Raises:
         BookError: If the trial itself ends with an error, or takes longer than 5 minutes.
     """
     cells = [(id, source) for id, source in cells if id != "language"]  # the page has its language already
-    command, given = [sys.executable, "-m", "course.site.trial"], json.dumps([cells, dict(solutions)])
+    command, given = [sys.executable, "-m", "course.site.trial"], json.dumps([cells, dict(solutions), limit])
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=ALL, cwd=ROOT)
     except subprocess.TimeoutExpired:
@@ -127,7 +130,7 @@ def _trial() -> None:
 
     from course.site import in_browser
 
-    cells, solutions = json.load(sys.stdin)
+    cells, solutions, limit = json.load(sys.stdin)
     sys.meta_path.insert(0, _Lacking())
     sys.addaudithook(_packed)
     from d2lps.notebook.grading import calls
@@ -145,12 +148,12 @@ def _trial() -> None:
         if source.startswith("# %%px"):
             continue
         begin = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, 4 * LIMIT)
+        signal.setitimer(signal.ITIMER_PROF, 4 * limit)
         outputs = page.run(source)
         if id in solutions:
             outputs += page.run(f"{solutions[id]}\n\nassert {JUDGED.search(source)[0]}.passed")
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if time.process_time() - begin < LIMIT and not any("error" in output for output in outputs):
+        if time.process_time() - begin < limit and not any("error" in output for output in outputs):
             ran.append(id)
     json.dump(ran, sys.stdout)
 

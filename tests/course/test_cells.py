@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from helpers import classes
 
 from course.classes import inside, notebooks, slices
 from d2lps import check_exercise
@@ -240,24 +239,3 @@ def test_a_stub_with_help_is_untouched():
     for source in (stub, stub + "own_gpu?", "%%time\n" + stub, indented(stub), stub + "!pwd"):
         assert notebooks.untouched(texts, slices.cell("a", source))
     assert not notebooks.untouched(texts, slices.cell("a", stub + "one = 1"))
-
-
-@pytest.mark.slow(60)
-def test_a_class_that_writes_as_in_jupyter_is_graded(tmp_path):
-    """The forms of the whole way, also through the sandbox."""
-    forms = ("help", "prompts", "time-cell-with-magics", "await", "future", "global", "import-star")
-    for name in forms:
-        book = classes.notebook("01-data-parallelism", {"own-gpu": RIGHT[name][-1]})
-        place = next(at for at, cell in enumerate(book.cells) if cell["id"] == "exercise-own-gpu")
-        more = [type(book.cells[0])(cell_type="code", id=f"m{at}", source=source, metadata={}, outputs=[])
-                for at, source in enumerate(RIGHT[name][:-1])]  # fmt: skip
-        book.cells[place:place] = more
-        classes.hand_in(tmp_path / "class", name, book)
-    book = classes.notebook("01-data-parallelism", {"own-gpu": "one = !echo 1\n" + BOTH})
-    classes.hand_in(tmp_path / "class", "command", book)
-    out = tmp_path / "report"
-    command = [sys.executable, "-m", "course.classes", str(tmp_path / "class"), "--out", str(out), "--jobs", "2"]
-    subprocess.run(command, cwd=CHAPTERS.parent, capture_output=True, timeout=500)
-    rows = {row["learner"]: row for row in classes.told(out)["answers"] if row["exercise"] == "own-gpu"}
-    assert {name: rows[name]["state"] for name in forms} == dict.fromkeys(forms, "solved")
-    assert rows["command"]["state"] == "tried" and "`one = !echo 1`" in rows["command"]["notes"][0]

@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 import sys
-import unicodedata
+import zipfile
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from textwrap import dedent
@@ -14,19 +15,52 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import classes
-from helpers.classes import hand_in, notebook, solving, told, wrong
+from helpers.classes import hand_in, linux, notebook, solving, strange_names, told, wrong
 
 from course.classes import handed_in, judging, notebooks, report, running, slices, values
 from course.classes.__main__ import main
 from course.classes.handed_in import Task
-from d2lps.messages import only, text
+from d2lps.messages import LANGUAGES, only, text_in
 from d2lps.notebook.grading import course
 from d2lps.notebook.grading.course import CHAPTERS, all_texts
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names of files")
 ROOT = CHAPTERS.parent
+pytestmark = pytest.mark.timeout(600)
 FIRST, KEYS = "01-data-parallelism", "04-key-value-store"
 RING, ASYNC = "02-ring", "05-asynchrony"
+
+SPOKEN = "vi"  # the language of the report: neither the first one nor that of most notebooks
+DUE = "2026-12-01T23:59"
+BACK = "    return d2lps.sharded([*gpus])"
+OWN = """def own_gpu(gpus):
+    share = {f"part{i}": Fraction(1, len(gpus)) for i in range(len(gpus))}
+    there = [Send(a, b, f"part{i}", "add") for i, b in enumerate(gpus) for a in gpus if a != b]
+    back = [Send(b, a, f"part{i}", "copy") for i, b in enumerate(gpus) for a in gpus if a != b]
+    return Plan(gpus, share, [there, back])"""
+TAMPERS = f"""def own_gpu(gpus):
+    import os, socket
+    try:
+        open({str(CHAPTERS / FIRST / "solutions.py")!r})
+    except OSError:
+        pass
+    try:
+        os.kill(os.getppid(), 9)
+    except OSError:
+        pass
+    try:
+        socket.create_connection(("1.1.1.1", 53), 1)
+    except OSError:
+        pass
+{BACK}"""
+CAUGHT = "def own_gpu(gpus):\n    try:\n        d2lps.solution('own-gpu')\n    except Exception:\n        pass\n" + BACK
+LOCAL = f"""def own_gpu(gpus):
+    import decimal, fractions, os
+    open(os.devnull, "w").close()
+    open(decimal.__file__).close()
+{BACK}"""
+ENDLESS = "def own_gpu(gpus):\n    while True:\n        pass"
+IMPORTS = "from my_helpers import ring\n\ndef own_gpu(gpus):\n    return ring(gpus)"
+GROUP = "def own_gpu(gpus):\n    raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])"
 
 # Each tries to be told right for something that it has not computed. `{solutions}` is the file that it would like to
 # read, `{out}` the folder of the report, `{other}` another learner's notebook.
@@ -146,6 +180,37 @@ def grade(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=550)
 
 
+def _notable(folder: Path) -> set[str]:
+    """Hand in what a teacher has to know about; return the learners. Mei Li is late, and a file of Lan is marked so."""
+    solved, right = {"own-gpu": solving("own-gpu")}, notebook(FIRST, {"own-gpu": LOCAL})
+    codes = {
+        "right": {"own-gpu": LOCAL, "overlap": solving("overlap")},
+        "wrong": {"overlap": wrong("overlap", "not-overlapped")},
+        "copied": solved, "calls": {"own-gpu": "own_gpu = d2lps.sharded"},
+        "first": {"own-gpu": OWN}, "second": {"own-gpu": OWN.replace("there", "to").replace("share", "parts")},
+        "tampers": {"own-gpu": TAMPERS}, "asks": {"own-gpu": CAUGHT},
+        "endless": {"own-gpu": ENDLESS, "split": solving("split")},
+        "imports": {"own-gpu": IMPORTS}, "group": {"own-gpu": GROUP},
+    }  # fmt: skip
+    for number, (learner, code) in enumerate(codes.items()):
+        hand_in(folder, learner, notebook(FIRST, code, LANGUAGES[number % 3]))
+    canvas = {"lan_LATE_4711_8801_01.ipynb": {"overlap": solving("overlap")}, "lan_4711_8802_01-1.ipynb": solved}
+    for name, code in canvas.items():
+        (folder / name).write_text(json.dumps(notebook(FIRST, code, "vi")))
+    hand_in(folder, "Mei Li_77_assignsubmission_file", notebook(FIRST, {"own-gpu": LOCAL}, "zh"))
+    with zipfile.ZipFile(folder / "zip.zip", "w") as file:
+        file.writestr("work/01.ipynb", json.dumps(right))
+    right.cells[1].outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * (67 << 20)}]
+    hand_in(folder, "huge", right)
+    (folder / "links").mkdir()
+    (folder / "links" / "01.ipynb").symlink_to(folder / "right" / "01.ipynb")
+    in_time = [*codes, "zip", "huge", "links", "4711"]
+    late = (datetime.fromisoformat(DUE) + timedelta(hours=30)).isoformat()
+    times = [f"{learner},{DUE}\n" for learner in in_time] + [f"77,{late}\n"]
+    (folder.parent / "times.csv").write_text("learner,time\n" + "".join(times))
+    return {*codes, "lan", "Mei Li", "zip", "huge", "links"}
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory) -> dict:
     """One class in which everybody does something else, graded once: (learner, exercise) → row."""
@@ -176,12 +241,26 @@ def graded(tmp_path_factory) -> dict:
     for name, body in HOGS.items():
         answers = {"own-gpu": f"def own_gpu(gpus):\n    {body}", "split": solving("split")}
         hand_in(folder, f"hog-{name}", notebook(FIRST, answers))
+    notable = _notable(folder)
+    (top / "roster.csv").write_text('Student,ID,Section\n"Lan, Ng",4711,A\n"Li, Mei",12,B\n"Away, All",13,B\n')
     before = _bytes(folder)
-    done = grade(folder, out, "--seconds", "1", "--memory", "512")
+    book = "--roster", str(top / "roster.csv"), "--exercises", "own-gpu=2,overlap=3", "--due", DUE
+    book = *book, "--handed-in", str(top / "times.csv")
+    done = grade(folder, out, *book, "--seconds", "1", "--memory", "512", "--language", SPOKEN)
     assert _bytes(folder) == before, "a teacher's folder was changed"
     report = told(out)
     rows = {(row["learner"], row["exercise"]): row for row in report["answers"]}
-    return {"done": done, "out": out, "report": report, "rows": rows}
+    return {"done": done, "out": out, "report": report, "rows": rows, "notable": notable}
+
+
+def said(key: str, **values: object) -> str:
+    """Return a sentence of the report."""
+    return text_in(SPOKEN, f"grade.{key}", **values)
+
+
+def note(key: str, **values: object) -> str:
+    """Return a note of the report."""
+    return said(f"note.{key}", **values)
 
 
 def _indented(body: str) -> str:
@@ -236,7 +315,7 @@ def test_right_answers_are_solved_and_wrong_ones_get_a_reason(graded):
 def test_unreadable_files_are_reported_and_the_rest_is_graded(graded):
     rows, learners = graded["rows"], graded["report"]["learners"]
     assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
-    assert "not a notebook: it is damaged" in str(learners["bad"]["notes"])
+    assert learners["bad"]["notes"] == [note("no-json")]
     assert learners["other"]["notes"] and learners["other"]["exercises"] == 0
     assert rows["doubled", "own-gpu"]["state"] == "solved" and "3" in rows["doubled", "own-gpu"]["notes"][0]
     assert rows["doubled", "overlap"]["state"] == "missing"
@@ -254,13 +333,14 @@ def test_no_answer_gets_at_the_solutions_or_the_verdict(graded, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, told", {"reads": "solutions.py", "asks-d2lps": "chapters", "runs": "process", "network": "network"}.items()
+    "name, refused", {"reads": "file", "asks-d2lps": "file", "runs": "process", "network": "network"}.items()
 )
-def test_refused_attempts_are_in_the_report(graded, name, told):
+def test_refused_attempts_are_in_the_report(graded, name, refused):
     if graded["report"]["not-shut-out"]:
         pytest.skip("this machine cannot shut answers in")
     row = graded["rows"][f"cheat-{name}", "own-gpu"]
-    assert told in row["notes"][0] and row["hint"] == text("grade.mistake.refused")
+    file = {"reads": "solutions.py", "asks-d2lps": "chapters"}.get(name)
+    assert row["notes"][0] == note(f"refused-{refused}", name=file) and row["hint"] == said("mistake.refused")
     assert str(ROOT) not in (graded["out"] / "class.json").read_text("utf-8")
 
 
@@ -284,12 +364,73 @@ def test_the_report_is_three_files_that_agree(graded):
         (row["learner"], row["exercise"], row["state"]) for row in report["answers"]
     }
     html = (out / "class.html").read_text("utf-8")
-    assert '<html lang="en">' in html and "<script" not in html and "http" not in html
+    assert f'<html lang="{SPOKEN}">' in html and "<script" not in html and "http" not in html
     assert all(f">{learner}</a>" in html for learner in report["learners"])
     own_gpu = report["class"]["own-gpu"]
     assert sum(own_gpu["states"].values()) == len(
         {row["learner"] for row in report["answers"] if row["exercise"] == "own-gpu"}
     )
+
+
+@pytest.mark.slow
+def test_the_gradebook_has_the_points_and_days_of_everyone(graded):
+    with open(graded["out"] / "gradebook.csv", encoding="utf-8-sig", newline="") as file:
+        first, *people = csv.reader(file)
+    assert first == ["Student", "ID", "Section", "own-gpu", "overlap", "Total", "Days late"]
+    expected = {
+        "Lan, Ng": "2 3 5 1", "Li, Mei": "2 0 2 2", "Away, All": "   ", "right": "2 3 5 0", "wrong": "0 0 0 0",
+        "endless": "0 0 0 0", "imports": "0 0 0 0", "group": "0 0 0 0", "links": "   0",
+    } | dict.fromkeys(("copied", "calls", "first", "second", "tampers", "asks", "zip", "huge"), "2 0 2 0")  # fmt: skip
+    assert {line[0]: " ".join(line[3:]) for line in people if line[0] in expected} == expected
+    assert people[0][:3] == ["Lan, Ng", "4711", "A"] and graded["done"].returncode == 1  # the link was not graded
+
+
+@pytest.mark.slow
+def test_conspicuous_answers_are_noted_without_a_penalty(graded):
+    rows = graded["rows"]
+
+    def notes(learner: str) -> list[str]:
+        row = rows[learner, "own-gpu"]
+        return row["notes"] + row["look"]
+
+    assert notes("copied") == [note("as-published")] and notes("calls") == [note("only-calls")]
+    assert notes("first") == [note("alike", learners="second")] and notes("second") == [note("alike", learners="first")]
+    assert [notes(learner) for learner in ("right", "zip", "huge", "Mei Li", "endless", "group")] == [[]] * 6
+    if "files" not in graded["report"]["not-shut-out"]:
+        attempts = [note("refused-file", name="solutions.py"), note("refused-process"), note("refused-network")]
+        assert notes("tampers") == attempts and notes("asks") == [note("refused-file", name="chapters")]
+    books = {book["notebook"] or book["learner"]: book["notes"] for book in graded["report"]["notebooks"]}
+    assert books["links"] == [note("link", file="links/01.ipynb")]
+    assert books["huge/01.ipynb"] == [note("large", size="67 MiB")]
+    assert books["lan_LATE_4711_8801_01.ipynb"] == [note("late", days=1)] and books["lan_4711_8802_01-1.ipynb"] == []
+
+
+@pytest.mark.slow
+def test_the_reported_cause_is_the_true_one(graded):
+    rows = graded["rows"]
+    missing, group = rows["imports", "own-gpu"], rows["group", "own-gpu"]
+    assert "ModuleNotFoundError" in missing["sentence"] and "NameError" not in missing["sentence"]
+    assert missing["notes"] == [note("refused-import", name="my_helpers")]
+    assert group["state"] == "tried" and "ExceptionGroup: both (2 sub-exceptions)" in group["sentence"]
+    assert rows["wrong", "overlap"]["mistake"] == "not-overlapped"
+    assert (rows["endless", "own-gpu"]["mistake"], rows["endless", "split"]["state"]) == ("overtime", "solved")
+
+
+@pytest.mark.slow
+def test_each_learner_has_a_page_in_the_own_language(graded):
+    pages = {path.stem: path.read_text("utf-8") for path in (graded["out"] / "learners").iterdir()}
+    assert pages.keys() == graded["report"]["learners"].keys() >= graded["notable"]
+    spoken = {book["learner"]: book["language"] for book in graded["report"]["notebooks"]}
+    assert spoken["right"] == "en" and spoken["lan"] == "vi" and spoken["Mei Li"] == "zh"
+    for learner in graded["notable"]:
+        page, language = pages[learner], spoken[learner] or SPOKEN
+        assert f"<h1>{text_in(language, 'grade.feedback', learner=learner)}" in page
+        if learner != "links":
+            assert text_in(language, "grade.state.untouched") in page and "⟦" not in page
+        assert not [key for key in ("as-published", "only-calls") if text_in(language, f"grade.note.{key}") in page]
+    assert "first" not in pages["second"] and "second" not in pages["first"]
+    whole = (graded["out"] / "class.html").read_text("utf-8")
+    assert "⟦" not in whole and text_in(SPOKEN, "grade.state.untouched") in whole
 
 
 # ---- without a class
@@ -325,38 +466,11 @@ def test_a_learner_without_a_notebook_does_not_vanish(tmp_path):
     }  # fmt: skip
 
 
-# Folders of a zip from a Chinese Windows, one learner whose name is encoded in two ways, and a cell with half a letter.
-NOT_UTF8 = b"\xc0\xee\xc3\xf7", b"\xcd\xf5\xb7\xbc"
-TWO_WAYS = unicodedata.normalize("NFC", "Hà"), unicodedata.normalize("NFD", "Hà")
-NOTHING = json.dumps({"cells": [{"cell_type": "code", "source": "x = 1", "id": "a", "outputs": []}]})
-
-
-def strange_names(folder: Path) -> None:
-    for name in (*NOT_UTF8, *(name.encode() for name in TWO_WAYS)):
-        place = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
-        place.mkdir(parents=True)
-        (place / os.fsdecode(b"b\xb5i.ipynb")).write_text(NOTHING.replace('"a"', '"exercise-\\ud800"'))
-        (place / os.fsdecode(b"b\xb5i.txt")).touch()
-
-
 @linux
 def test_names_that_are_not_utf8_stay_apart_and_one_name_is_one_learner(tmp_path):
     strange_names(tmp_path)
     learners = {task.learner for task in found(tmp_path)}
     assert learners == {"\ufffd" * 4, "\ufffd" * 4 + " (2)", "Hà"}
-
-
-@linux
-@pytest.mark.slow
-def test_a_report_is_written_for_names_that_are_not_utf8(tmp_path):
-    top = Path(os.fsdecode(os.fsencode(tmp_path) + b"/l\xf0p"))
-    strange_names(top / os.fsdecode(b"l\xf0p"))
-    done = grade(top / os.fsdecode(b"l\xf0p"), out := top / os.fsdecode(b"b\xb8o"))
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    for shown in (done.stdout, *((out / f"class.{kind}").read_text("utf-8") for kind in ("html", "csv", "json"))):
-        assert "\ufffd" * 4 + " (2)" in shown and "b\ufffdi.txt" in shown
-    assert "b\ufffdi.ipynb" in done.stderr and "l\ufffdp" in (out / "class.html").read_text("utf-8")
-    assert len(told(out)["learners"]) == 3
 
 
 def test_an_error_with_half_a_letter_is_no_error_of_the_report():

@@ -13,12 +13,13 @@ import zipfile
 import pytest
 from helpers.classes import hand_in, notebook, solving
 from helpers.classes import told as reported
+from helpers.small_site import bare
 
 import d2lps
 from course import handout
 from course.book.findings import BookError
 from course.book.library import Book
-from course.site import bandwidths, browser, proof
+from course.site import browser, proof, pyodide
 from course.site.build import build
 from course.site.pages import Site
 from course.site.pdf import bound
@@ -35,12 +36,12 @@ MINE = 'chapters = ["02", "01"]\nexercises = ["own-gpu", "labels"]\n'
 def not_run(monkeypatch):
     """Return runs without outputs, so that texts lead to players that are not there; no faults but these count.
 
-    The page of bandwidths and the race of the first page, which are the same in every choice, are left out.
+    What is the same in every choice is left out, and so is "try it", for which all cells would run.
     """
     found, none = proof.faults, {language: {} for language in LANGUAGES}
+    bare(monkeypatch)
+    monkeypatch.setattr(pyodide, "is_there", lambda root: False)
     monkeypatch.setattr(proof, "faults", lambda site: [each for each in found(site) if "#player:" not in each])
-    monkeypatch.setattr(bandwidths, "page", lambda language: "<h1>…</h1>")
-    monkeypatch.setattr(Site, "race", ("", ""))
     return lambda slug: Run(none, "2026-01-31", "")
 
 
@@ -139,17 +140,17 @@ def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
     assert (home / "workspace/en/13-choosing.ipynb").is_file()
 
 
-@pytest.mark.slow(90)
-@pytest.mark.timeout(1200)
-def test_a_site_without_solutions_has_none_on_any_page_nor_on_paper(tmp_path, not_run):
+@pytest.mark.slow(9)
+def test_pages_and_paper_without_solutions_have_none_of_any_chapter(not_run):
+    """What else a site has is made of these; test_site_build.py builds a whole one without solutions."""
     book = Book(solutions=False)
-    site = build(book, tmp_path / "site", not_run, pdf=False, say=lambda _: None)
-    files = {str(path.relative_to(site)): path.read_bytes() for path in site.rglob("*") if path.is_file()}
     chapters = {slug: book.chapter(slug) for slug in book.contents}
+    runs, files = {slug: not_run(slug) for slug in chapters}, dict(browser._packed(book))
     for language in LANGUAGES:
-        paper = bound(Site(book, chapters, language, {slug: not_run(slug) for slug in chapters}, [], paper=True))
-        files[f"{language}/paper.html"] = paper.encode()  # from which the PDF is printed
-    files |= dict(browser._packed(book))
+        site, paper = (Site(book, chapters, language, runs, [], on_paper) for on_paper in (False, True))
+        pages = [site.chapter(slug) for slug in chapters]
+        files |= {f"{language}/{page.path}": site.framed(page, pages).encode() for page in pages}
+        files[f"{language}/paper.html"] = bound(paper).encode()  # from which the PDF is printed
     assert told({name: as_read(name, content) for name, content in files.items()}) == []
     page = files["en/01-data-parallelism.html"].decode()
     assert "<summary>Hint 3 of 3</summary>" in page and "<summary>Solution</summary>" not in page
@@ -269,7 +270,7 @@ def test_a_handout_has_the_choice(mine):
     assert "exercise-both-ways" not in code["lesson.py"] and "solutions.py" not in code
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(4)
 def test_a_site_has_the_choice_and_its_name(mine, tmp_path, not_run):
     site = build(Book(), tmp_path / "site", not_run, pdf=False, say=lambda _: None)
     assert not list(site.rglob("*13-choosing*"))

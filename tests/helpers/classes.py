@@ -3,15 +3,25 @@
 import ast
 import copy
 import json
+import os
+import sys
+import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import nbformat
+import pytest
 
 from course.classes import slices
 from d2lps.notebook.grading.course import CHAPTERS, texts_of
 from helpers.exercises import wrong_answers
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names of files")
+# Folders of a zip from a Chinese Windows, one learner whose name is encoded in two ways, and a cell with half a letter.
+NOT_UTF8 = b"\xc0\xee\xc3\xf7", b"\xcd\xf5\xb7\xbc"
+TWO_WAYS = unicodedata.normalize("NFC", "Hà"), unicodedata.normalize("NFD", "Hà")
+NOTHING = json.dumps({"cells": [{"cell_type": "code", "source": "x = 1", "id": "a", "outputs": []}]})
 
 
 def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:
@@ -36,6 +46,15 @@ def hand_in(folder: Path, learner: str, book: object) -> Path:
     path = place / f"{len([*place.iterdir()]) + 1:02}.ipynb"
     path.write_text(book if isinstance(book, str) else json.dumps(book), "utf-8")
     return path
+
+
+def strange_names(folder: Path) -> None:
+    """Hand in notebooks whose names are not UTF-8, or one name in two ways."""
+    for name in (*NOT_UTF8, *(name.encode() for name in TWO_WAYS)):
+        place = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+        place.mkdir(parents=True)
+        (place / os.fsdecode(b"b\xb5i.ipynb")).write_text(NOTHING.replace('"a"', '"exercise-\\ud800"'))
+        (place / os.fsdecode(b"b\xb5i.txt")).touch()
 
 
 def solving(id: str) -> str:

@@ -1,6 +1,6 @@
 """Each chapter is executed at most once per run of the tests, and all tests share its outputs.
 
-Two chapters are executed in JupyterLab, as a reader runs them. For the others a run that ``make book`` or an earlier
+One chapter is executed in JupyterLab, as a reader runs it. For the others a run that ``make book`` or an earlier
 run of the tests has kept serves, too, if neither the chapter's code nor the package has changed since.
 """
 
@@ -22,7 +22,7 @@ from course.site.execute import FIRST, OFFLINE, in_languages
 from helpers import lab
 
 ROOT = Path(__file__).parents[2]
-IN_LAB = {lab.FIRST: "vi", "02-ring": "zh"}  # chapter → the language of its reader in JupyterLab
+IN_LAB = {"02-ring": "zh"}  # chapter → the language of its reader in JupyterLab
 
 
 def executed(folder: Path, chapter: str, language: str) -> nbformat.NotebookNode:

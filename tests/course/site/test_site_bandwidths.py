@@ -8,8 +8,33 @@ from itertools import product
 from statistics import mean
 
 import pytest
+from helpers import browser as browsers
+from helpers.axe import CONTRAST, grave
+from helpers.small_book import with_site
+from helpers.small_site import bare
 
+from course.book.__main__ import main
+from course.book.library import Book
 from course.site import bandwidths
+from course.site.build import build
+from course.site.pages import BANDWIDTHS
+from course.site.runs import Run
+from d2lps.messages import LANGUAGES, text_in
+
+LOOKS = ("en", 1200, "light"), ("vi", 380, "dark"), ("zh", 380, "light")
+chromium, new_page = browsers.chromium, browsers.new_page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site of a small book with the whole page of bandwidths."""
+    root, page = with_site(tmp_path_factory.mktemp("book")), bandwidths.page
+    assert main(["--root", str(root), "build"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        bare(patch)
+        patch.setattr(bandwidths, "page", page)
+        run = Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+        return build(Book(root), run=lambda slug: run, pdf=False)
 
 
 def test_published_rings_are_met():
@@ -53,3 +78,14 @@ def test_a_reader_has_fields_whose_positions_are_what_the_links_allow():
             assert float(shown[2].replace("\u00a0", "")) == pytest.approx(1e3 * seconds, rel=5e-3)
         else:
             assert "GB/s" in report and " ms" in report.replace("\u00a0", " ")
+
+
+@pytest.mark.slow(3)
+@pytest.mark.parametrize("language, width, scheme", LOOKS)
+def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, site, language, width, scheme):
+    page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto(f"{site.as_uri()}/{language}/{BANDWIDTHS}")
+    assert page.locator("h1").inner_text() == text_in(language, "site.bandwidths")
+    assert page.locator("table").count() == 10  # eight topologies, the picture, and the reader's own GPUs
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import nbformat
 import pytest
 from helpers.small_book import LESSON, PICTURE, SLUG, VI, edit, with_site
+from helpers.small_site import bare
 from IPython.core.inputtransformer2 import TransformerManager
 
 import course.site.__main__ as site_command
@@ -20,7 +21,6 @@ from course.book import chromium
 from course.book.__main__ import main
 from course.book.findings import BookError
 from course.book.library import Book
-from course.site import build as building
 from course.site import downloads, exercises, outputs, pdf, proof, runs, search
 from course.site.build import build
 from course.site.pages import Site
@@ -33,11 +33,11 @@ FRONT = "# {0}\n\nLead.\n\n[[race]]\n\nText.\n\n[[chapters]]\n\nEnd.\n"
 
 @pytest.fixture
 def book(tmp_path, monkeypatch):
-    """A small book that has all that a site needs. The package's own page takes seconds, and has tests of its own."""
+    """A small book that has all that a site needs."""
     root = with_site(tmp_path, FRONT)
     lesson = root / LESSON
     lesson.write_text(lesson.read_text("utf-8").replace('d2lps.text("step", step=1)', "1"), "utf-8")
-    monkeypatch.setattr(building.reference, "entries", lambda: [])
+    bare(monkeypatch)
     assert main(["--root", str(root), "build"]) == 0
     return Book(root)
 
@@ -320,6 +320,15 @@ def test_a_change_of_the_package_is_another_run(book, monkeypatch, tmp_path):
     (package / "ring.py").write_text("2", "utf-8")
     names.append(runs.name(book, SLUG))
     assert names[0] != names[1]
+
+
+def test_a_site_without_solutions_has_neither_these_nor_last_hints_in_any_file(book):
+    for solutions in (True, False):
+        site = made(Book(book.root, solutions=solutions))
+        files = [path for kind in ("html", "js", "ipynb") for path in site.rglob(f"*.{kind}")]
+        texts = [re.sub("<[^>]*>", "", path.read_text("utf-8")) for path in files]
+        secrets = ("math.ceil(n * size / rate)", "Đếm.")
+        assert [any(secret in text for text in texts) for secret in secrets] == [solutions] * 2
 
 
 def test_without_a_browser_a_pdf_says_what_to_do(book, monkeypatch):

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from helpers import browser as browsers
 from helpers.small_book import SLUG, with_site
+from helpers.small_site import bare
 
 from course.book.__main__ import main
 from course.book.library import Book
-from course.site import build as building
 from course.site.build import build
 from course.site.runs import Run
 from d2lps.messages import LANGUAGES, text_in
@@ -33,7 +33,7 @@ def site(tmp_path_factory):
     shutil.copytree(root / "chapters" / SLUG, root / "chapters/06b-late")
     assert main(["--root", str(root), "build"]) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(building.reference, "entries", lambda: [])
+        bare(patch)
         ran = Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
         return build(Book(root), run=lambda slug: ran, pdf=False)
 

@@ -7,10 +7,12 @@ import io
 import json
 import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from helpers import browser as browsers
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from course.book.findings import BookError
 from course.book.library import Book
@@ -18,7 +20,7 @@ from course.site import browser, pyodide
 from course.site.trial import needs, runnable
 from d2lps.messages import sentences
 
-chromium, new_page = browsers.chromium, browsers.new_page
+chromium = browsers.chromium
 PATIENCE = 240_000  # milliseconds until Python has begun and run a cell, on a busy machine
 
 
@@ -27,7 +29,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def served(site):
     """Return the address of the site on a server of its own."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
@@ -36,22 +38,26 @@ def served(site):
         server.shutdown()
 
 
-@pytest.fixture
-def opened(new_page):
-    """``opened(address)``: the page; it asks for nothing outside its own server or file."""
-    asked, errors = [], []
-
-    def open_it(address: str) -> Page:
-        page = new_page(viewport={"width": 1100, "height": 900})
-        page.on("request", lambda request: asked.append((address, request.url)))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(address)
-        return page
-
-    yield open_it
-    own = ("data:", "blob:")
-    assert [url for page, url in asked if not url.startswith((*own, page.rpartition("/en/")[0]))] == []
+@contextmanager
+def opened(chromium: Browser, address: str) -> Iterator[Page]:
+    """Open a page, which asks for nothing outside its own server or file."""
+    page, asked, errors = chromium.contexts[0].new_page(), [], []
+    page.set_viewport_size({"width": 1100, "height": 900})
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    yield page
+    page.close()
+    own = ("data:", "blob:", address.rpartition("/en/")[0])
+    assert [url for url in asked if not url.startswith(own)] == []
     assert errors == []
+
+
+@pytest.fixture(scope="module")
+def ring(served, chromium):
+    """Return the page of chapter 02, from a server; its Python begins once for all tests."""
+    with opened(chromium, f"{served}/en/02-ring.html") as page:
+        yield page
 
 
 def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
@@ -71,8 +77,12 @@ def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
 
 @pytest.mark.slow(60)
 @pytest.mark.timeout(900)
-def test_the_file_from_disk_plays_predicts_and_grades(site, opened):
-    page = opened((site / "en" / browser.file("en")).as_uri())
+def test_the_file_from_disk_plays_predicts_and_grades(site, chromium):
+    with opened(chromium, (site / "en" / browser.file("en")).as_uri()) as page:
+        plays_predicts_and_grades(page)
+
+
+def plays_predicts_and_grades(page: Page) -> None:
     for width in (1100, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.locator("main").bounding_box()["width"] > 600  # also without a list of chapters beside it
@@ -95,20 +105,19 @@ def test_the_file_from_disk_plays_predicts_and_grades(site, opened):
 
 @pytest.mark.slow(90)
 @pytest.mark.timeout(900)
-def test_every_cell_that_is_offered_runs(site, served, opened):
-    page = opened(f"{served}/en/02-ring.html")
-    offered = page.locator(".cell[data-try]").evaluate_all("all => all.map((cell) => cell.id.slice(5))")
+def test_every_cell_that_is_offered_runs(ring):
+    offered = ring.locator(".cell[data-try]").evaluate_all("all => all.map((cell) => cell.id.slice(5))")
     assert len(offered) > 30 and "exercise-both-ways" in offered
     for name in offered:
-        assert tried(page, name).locator("pre.error").count() == 0, name
+        assert tried(ring, name).locator("pre.error").count() == 0, name
 
 
 @pytest.mark.slow(30)
 @pytest.mark.timeout(900)
-def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(served, opened):
-    page = opened(f"{served}/en/01-data-parallelism.html")
-    cell = page.locator("#cell-fraction")
-    assert tried(page, "fraction", "x = 1\nprint('here')").inner_text().strip() == "here"
+def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(ring):
+    name = "imports"
+    cell = ring.locator(f"#cell-{name}")
+    assert tried(ring, name, "x = 1\nprint('here')").inner_text().strip() == "here"
     cell.locator("textarea").fill("while True: pass")
     cell.locator("textarea").press("Shift+Enter")
     sign = cell.locator(".try i")  # moves, and counts the seconds
@@ -118,20 +127,20 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(served, opened)
     cell.get_by_role("button", name="Stop").click()
     expect(cell.locator("[role=status]")).to_have_text(sentences("en")["browser.stopped"], timeout=PATIENCE)
     expect(sign).to_be_empty()
-    assert "NameError" in tried(page, "fraction", "x").inner_text()
+    assert "NameError" in tried(ring, name, "x").inner_text()
     cell.get_by_role("button", name="Close").click()
     assert cell.locator("pre.code").is_visible() and cell.locator("textarea").count() == 0
 
 
 @pytest.mark.slow(5)
 @pytest.mark.timeout(1200)
-def test_a_page_from_a_file_says_what_to_do(site, opened):
-    page = opened((site / "en/01-data-parallelism.html").as_uri())
-    page.locator("#cell-fraction").get_by_role("button", name="Try it").click()
-    expect(page.locator("p.try")).to_have_text(f"{sentences('en')['browser.from-file']} {browser.file('en')}")
-    assert "make serve" in page.locator("p.try").inner_text()
-    assert page.locator("p.try a").get_attribute("href") == browser.file("en")
-    assert page.get_by_role("link", name=sentences("en")["site.alone"]).get_attribute("href") == browser.file("en")
+def test_a_page_from_a_file_says_what_to_do(site, chromium):
+    with opened(chromium, (site / "en/01-data-parallelism.html").as_uri()) as page:
+        page.locator("#cell-fraction").get_by_role("button", name="Try it").click()
+        expect(page.locator("p.try")).to_have_text(f"{sentences('en')['browser.from-file']} {browser.file('en')}")
+        assert "make serve" in page.locator("p.try").inner_text()
+        assert page.locator("p.try a").get_attribute("href") == browser.file("en")
+        assert page.get_by_role("link", name=sentences("en")["site.alone"]).get_attribute("href") == browser.file("en")
 
 
 def test_a_cell_needs_the_cells_whose_names_it_uses():
@@ -161,7 +170,7 @@ def test_cells_with_torch_threads_or_wrong_solutions_are_not_offered():
         ("exercise-own-gpu", "own_gpu = None\nd2lps.check_exercise('own-gpu', own_gpu)"),
     ]
     wrong = "own_gpu = lambda gpus: d2lps.aggregate_at(gpus, gpus[0])"
-    assert runnable(cells, {"exercise-own-gpu": wrong}) == {"plain": []}
+    assert runnable(cells, {"exercise-own-gpu": wrong}, 1.5) == {"plain": []}
     right = runnable(cells[-2:], {"exercise-own-gpu": "own_gpu = d2lps.sharded"})
     assert right == {"plain": [], "exercise-own-gpu": []}
 
