@@ -2,7 +2,8 @@
 
 Start with ``build``, which makes the site and replaces the old one; ``__main__`` has the commands.
 
-* ``runs`` executes a chapter (``execute``) or finds its kept outputs; ``current`` tells if the site is up to date;
+* ``runs`` executes a chapter (``execute``) or finds its kept outputs, which serve until one of its ``inputs`` changes;
+  ``current`` tells if the site is up to date;
 * ``prose`` (texts), ``outputs`` (of cells), ``linked`` (code), ``exercises`` and ``terms`` make the HTML of a chapter's
   parts; ``reference``, ``docstrings`` and ``api`` make that of the package's pages;
 * ``pages`` puts the parts into pages with the templates in ``theme/``; ``front`` makes the first pages, whose map

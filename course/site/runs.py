@@ -1,7 +1,7 @@
 """The outputs of a chapter's cells in each language, from a new run or from a kept one.
 
-The name of a kept run has a digest of everything that it depends on: the chapter's code, all of ``d2lps``, the versions
-of the packages, and Python. A change of prose does not run the chapter again; any other change does.
+The name of a kept run has a digest of everything that it depends on: the chapter's code, what it uses of ``d2lps``
+(``inputs.py`` finds it), the versions of the packages, and Python.
 """
 
 import json
@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import d2lps
 from course.book.findings import BookError
 from course.book.library import Book, digest, write
+from course.site.inputs import inputs
 from d2lps.messages import LANGUAGES, unmarked
 from d2lps.notebook.recorded import FILE
 
 SECONDS = 300  # limit for one cell
 EXECUTE = Path(__file__).with_name("execute.py")  # decides how a chapter runs
-WORDS = (".md", ".ipynb", ".txt", ".pyc")  # files of a chapter that a run does not depend on
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,8 @@ class Run:
 
 def name(book: Book, slug: str) -> str:
     """Return the name of a run of the chapter as it is now."""
-    package, folder = Path(d2lps.__file__).parent, book.folder(slug)
-    files = [path for path in package.rglob("*") if path.suffix in (".py", ".toml", ".js", ".css")]
-    files.append(EXECUTE)
-    files += [path for path in folder.iterdir() if path.is_file() and path.suffix not in WORDS]
-    lock = book.root / "requirements.lock"
-    files += [lock] if lock.is_file() else []
-    contents = [f"{path.name} {digest(path.read_bytes())}" for path in sorted(files)]
+    shared = [path for path in (EXECUTE, book.root / "requirements.lock") if path.is_file()]
+    contents = [*inputs(book.folder(slug)), *(digest(path.read_bytes()) for path in shared)]
     made_of = "\n".join([sys.version, *contents])
     return f"{slug}-{digest(made_of)}"
 
@@ -65,12 +59,23 @@ def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print)
         pass
     except (OSError, ValueError, KeyError, TypeError):
         say(f"{path.name} is damaged; {slug} runs again")
-    result = _executed(book, slug, say)
+    return keep(book, slug, folder, _executed(book, slug, say))
+
+
+def keep(book: Book, slug: str, folder: Path, result: Run) -> Run:
+    """Keep the chapter's run in ``folder`` instead of earlier ones, and return it."""
+    path = folder / f"{name(book, slug)}.json"
     write({path: json.dumps(result.__dict__, ensure_ascii=False)})
     for old in folder.glob(f"{slug}-*.json"):
         if old != path:
             old.unlink(missing_ok=True)
     return result
+
+
+def new(books: dict) -> Run:
+    """Return the run, made now and on this machine, of which these are the executed notebooks."""
+    machine = f"{os.cpu_count()} × {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
+    return Run(outputs_of(books), date.today().isoformat(), machine)
 
 
 def record(book: Book, slug: str, say: Callable[[str], None] = print) -> Path:
@@ -101,8 +106,7 @@ def _executed(book: Book, slug: str, say: Callable[[str], None], last: str = "")
     except (CellTimeoutError, DeadKernelError) as error:
         raise BookError(f"{slug}: {error}") from None
     say(f"{slug} ran in {time.monotonic() - start:.0f} s")
-    machine = f"{os.cpu_count()} × {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
-    return Run(outputs_of(books), date.today().isoformat(), machine)
+    return new(books)
 
 
 def outputs_of(books: dict) -> dict[str, dict[str, list[dict]]]:

@@ -1,7 +1,7 @@
 """Each chapter is executed at most once per run of the tests, and all tests share its outputs.
 
-One chapter is executed in JupyterLab, as a reader runs it. For the others a run that ``make book`` or an earlier
-run of the tests has kept serves, too, if neither the chapter's code nor the package has changed since.
+One chapter is executed in JupyterLab, as a reader runs it, and ``make book`` finds its run, too. For the others a run
+serves that ``make book`` or an earlier run of the tests has kept, until one of the chapter's inputs changes.
 """
 
 import fcntl
@@ -94,13 +94,16 @@ class ByCell:
         return "\n".join(text.rstrip("\n") for text in texts)
 
 
+def _listed(made: runs.Run) -> list:
+    return [made.outputs, made.day, made.machine]
+
+
 def _run(folder: Path, chapter: str) -> tuple[list, dict | None]:
     if chapter not in IN_LAB:
-        made = runs.run(Book(ROOT), chapter, ROOT / KEPT)
-        return [made.outputs, made.day, made.machine], None
+        return _listed(runs.run(Book(ROOT), chapter, ROOT / KEPT)), None
     text, what_is_seen = _read(folder, chapter, IN_LAB[chapter], FIRST)
     books = in_languages(nbformat.reads(text, as_version=4), ROOT / "chapters" / chapter)
-    return [runs.outputs_of(books), "2026-01-31", "2 × x86_64"], what_is_seen
+    return _listed(runs.keep(Book(ROOT), chapter, ROOT / KEPT, runs.new(books))), what_is_seen
 
 
 def _read(folder: Path, chapter: str, language: str, before: str) -> tuple[str, dict]:

@@ -306,20 +306,14 @@ def test_a_cell_that_raises_is_named(book):
     assert not (book.root / "kept").exists()
 
 
-def test_a_change_of_the_package_is_another_run(book, monkeypatch, tmp_path):
-    before = runs.name(book, SLUG)
-    assert runs.name(book, SLUG) == before
+def test_a_change_of_versions_or_of_the_lesson_is_another_run(book):
+    """What it uses of the package counts, too: test_site_inputs.py."""
+    names = [runs.name(book, SLUG), runs.name(book, SLUG)]
     (book.root / "requirements.lock").write_text("torch==2.13.0\n", "utf-8")
-    assert runs.name(book, SLUG) != before
-    package = tmp_path / "package/d2lps"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "ring.py").write_text("1", "utf-8")
-    monkeypatch.setattr(runs.d2lps, "__file__", str(package / "__init__.py"))
-    names = [runs.name(book, SLUG)]
-    (package / "ring.py").write_text("2", "utf-8")
     names.append(runs.name(book, SLUG))
-    assert names[0] != names[1]
+    edit(book, LESSON, "time = 160e6 / 16e9", "time = 160e6 / 8e9")
+    names.append(runs.name(book, SLUG))
+    assert names[0] == names[1] and len({*names}) == 3
 
 
 def test_a_site_without_solutions_has_neither_these_nor_last_hints_in_any_file(book):
