@@ -400,7 +400,7 @@ def test_the_numbers_of_chapter_09(executed):
         for *_, predicted, measured, bubble, overhead in rows(cell_id)[-4:]:
             assert float(bubble) + float(overhead) == pytest.approx(float(measured), abs=0.11)
             assert float(measured) < float(predicted) + most
-    assert book.shown("play-run").endswith("< 10⁻⁵")
+    assert book.shown("play-run").endswith(", < 10⁻⁵\n")
     curves = {row[0]: row for row in book.rows("distances")[-4:]}
     off = {name: row[-2:] for name, row in curves.items()}
     assert off["B"] == ["< 10⁻⁵"] * 2 and off["C"][0] == "< 10⁻⁵" and float(off["C"][1]) > 0.1  # stage 1 is apart
