@@ -34,6 +34,12 @@ def in_a_circle():
     return Topology("circle", dict.fromkeys(HOSTS, "machine") | dict.fromkeys(switches, "switch"), links)
 
 
+def one_late():
+    place = rails(**FABRIC)
+    links = [replace(link, latency=1e-3) if link.dst == "host3/gpu2" else link for link in place.links]
+    return Topology("late", place.kinds, links)
+
+
 def limited():
     switch = pcie_server(gpus=18)
     return Topology("limited", switch.kinds, switch.links, through={"switch": "20 GB/s"}, overhead={"switch": "1 us"})
@@ -48,6 +54,7 @@ PLACES = {  # the topology, its nodes in the order of the plan, and the period o
     "leaves": (leaf_spine(18, per_leaf=6, oversubscription=2, latency="1 us"), HOSTS, 6),
     "leaves in pods": (leaf_spine(18, per_leaf=3, per_pod=2), HOSTS, 6),
     "unequal leaves": (leaf_spine(18, per_leaf=5), HOSTS, None),
+    "one late GPU": (one_late(), GPUS, None),
     "one slow GPU": (rails(**FABRIC).slowed("host3/gpu2", by=2), GPUS, None),
     "two equal ways out": (two_cards(), HOSTS, 2),
     "in unequal order": (two_cards(swapped=(7,)), HOSTS, None),
