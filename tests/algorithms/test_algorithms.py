@@ -620,7 +620,11 @@ LAZY = {
 }
 
 
-@pytest.mark.parametrize("make, beyond", [*((make, 8) for make in LAZY.values()), (lambda: ring(gpus(65)), 64)])
+@pytest.mark.parametrize(
+    "make, beyond",
+    [*((make, 8) for make in LAZY.values()), (lambda: ring(gpus(65)), 64)],
+    ids=[*LAZY, "ring, which is really large"],
+)
 def test_a_lazy_plan_is_the_plan_that_is_written_out(make, beyond):
     with large_beyond(beyond):
         lazy = make()

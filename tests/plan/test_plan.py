@@ -520,6 +520,7 @@ def test_iterators_may_be_given_wherever_a_sequence_may():
 def test_keys_lie_in_the_buffer_where_the_exact_fractions_say():
     thirds = {"a": Fraction(1, 3), "b": Fraction(2, 3)}
     assert slices(thirds, 10) == {"a": slice(0, 3), "b": slice(3, 10)}
+    assert slices(thirds, 11) == {"a": slice(0, 3), "b": slice(3, 11)}
     assert slices(thirds, 0) == {"a": slice(0, 0), "b": slice(0, 0)}
     assert slices({"a": Fraction(0), "b": Fraction(1)}, 4) == {"a": slice(0, 0), "b": slice(0, 4)}
 

@@ -218,6 +218,14 @@ def test_what_is_not_a_topology_is_named(model, given):
 # ---------------------------------------------------------------- nodes that add, and messages that cost time
 
 
+def test_of_two_ports_that_of_the_receiver_adds():
+    speeds = {"ports": {"a": "1 GB/s", "b": "1 GB/s"}, "adding": {"b": "1 GB/s"}}
+    place = Topology("pair", {"a": "gpu", "b": "gpu"}, both_ways("a", "b", "1 GB/s"), **speeds)
+    for src, dst, seconds in (("a", "b", 2), ("b", "a", 1)):
+        plan = Plan(["a", "b"], {"g": 1}, [[Send(src, dst, "g", "add")]], wants=[dst])
+        assert cost.shared(plan, place, "1 GB").duration == seconds
+
+
 def busy_memory(nodes, adding=None, overhead=0.0):
     free = one_memory(nodes, "10 GB/s")
     return Topology(

@@ -51,6 +51,11 @@ def test_pods_join_leaves_and_the_core_joins_pods():
     assert place.route("host0", "host15")[2].capacity == 8e9
 
 
+def test_the_uplink_of_a_rail_has_the_cards_of_its_pod():
+    place = rails(4, gpus=2, nic="50 GB/s", per_pod=2, oversubscription=4)
+    assert place.route("host0/gpu1", "host3/gpu1")[1].capacity == 2 * 50e9 / 4
+
+
 def test_rails_reach_the_speed_of_all_cards_together():
     hosts = [[f"host{h}/gpu{g}" for g in range(4)] for h in range(6)]
     place = rails(6, gpus=4, nic="50 GB/s", inside="450 GB/s")

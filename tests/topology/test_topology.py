@@ -79,6 +79,13 @@ def test_of_equally_wide_ways_that_of_least_latency_is_taken():
     assert way(mesh(*links, ("a", "b", "1 GB/s", "2 us"), **kinds), "a", "b") == "a→b"
 
 
+def test_between_switches_too_the_way_of_least_latency_is_taken():
+    us = {"xa": 0, "ab": 10, "ac": 1, "cb": 1, "by": 0}
+    links = [link for ends, latency in us.items() for link in both_ways(*ends, "1 GB/s", latency * 1e-6)]
+    place = Topology("t", {"x": "gpu", "y": "gpu"} | dict.fromkeys("abc", "switch"), links)
+    assert [link.dst for link in place.route("x", "y")] == ["a", "c", "b", "y"]
+
+
 def test_parallel_links_count_when_the_faster_way_is_looked_for():
     kinds = {"a": "gpu", "b": "gpu", "one": "switch", "two": "switch"}
     links = [

@@ -12,6 +12,7 @@ from d2lps.topology.turns import turning
 
 GPUS = [f"host{h}/gpu{g}" for h in range(6) for g in range(3)]
 HOSTS = [f"host{h}" for h in range(18)]
+AROUND = [f"host{h}" for h in range(20)]
 FABRIC = {"hosts": 6, "gpus": 3, "latency": "7 us", "inside_latency": "1.7 us"}
 
 
@@ -29,9 +30,15 @@ def two_cards(swapped=()):
 def in_a_circle():
     """Return hosts on four switches, between which there are two ways."""
     switches = [f"s{i}" for i in range(4)]
-    links = [link for i, host in enumerate(HOSTS) for link in both_ways(host, f"s{i // 5}", "1 GB/s")]
+    links = [link for i, host in enumerate(AROUND) for link in both_ways(host, f"s{i // 5}", "1 GB/s")]
     links += [link for i in range(4) for link in both_ways(f"s{i}", f"s{(i + 1) % 4}", "4 GB/s")]
-    return Topology("circle", dict.fromkeys(HOSTS, "machine") | dict.fromkeys(switches, "switch"), links)
+    return Topology("circle", dict.fromkeys(AROUND, "machine") | dict.fromkeys(switches, "switch"), links)
+
+
+def one_late():
+    place = rails(**FABRIC)
+    links = [replace(link, latency=1e-3) if link.dst == "host3/gpu2" else link for link in place.links]
+    return Topology("late", place.kinds, links)
 
 
 def limited():
@@ -48,10 +55,11 @@ PLACES = {  # the topology, its nodes in the order of the plan, and the period o
     "leaves": (leaf_spine(18, per_leaf=6, oversubscription=2, latency="1 us"), HOSTS, 6),
     "leaves in pods": (leaf_spine(18, per_leaf=3, per_pod=2), HOSTS, 6),
     "unequal leaves": (leaf_spine(18, per_leaf=5), HOSTS, None),
+    "one late GPU": (one_late(), GPUS, None),
     "one slow GPU": (rails(**FABRIC).slowed("host3/gpu2", by=2), GPUS, None),
     "two equal ways out": (two_cards(), HOSTS, 2),
     "in unequal order": (two_cards(swapped=(7,)), HOSTS, None),
-    "a circle": (in_a_circle(), HOSTS, None),
+    "a circle": (in_a_circle(), AROUND, None),
 }
 
 

@@ -689,8 +689,7 @@ def test_two_copies_of_one_output_play_apart(new_page, tmp_path):
     assert [head(page, 0), head(page, 1)] == [0, 50]
 
 
-@pytest.mark.parametrize("language", ["en", "vi", "zh"])
-@pytest.mark.parametrize("width", [420, 480, 1000])
+@pytest.mark.parametrize("language, width", [("en", 420), ("vi", 420), ("zh", 420), ("vi", 480), ("vi", 1000)])
 def test_in_a_still_every_word_is_within_the_picture(new_page, tmp_path, language, width):
     speak(language)
     traces = predicted("pcie, at GPU 0", 3), measured(PLANS["servers"]), predicted("pcie, sharded", 8)
@@ -786,7 +785,7 @@ def test_on_paper_two_runs_stand_abreast_and_can_be_read(chromium, tmp_path, tra
     page.close()
 
 
-@pytest.mark.parametrize("width", [360, 700, 1000, 1300])
+@pytest.mark.parametrize("width", [360, 1000])
 def test_the_times_of_a_race_stand_at_the_same_height(opened, width):
     page = opened(race(), viewport={"width": width, "height": 1000})
     for key in ("Home", "End"):
