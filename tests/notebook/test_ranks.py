@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -241,6 +242,19 @@ def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
     assert gone(group, within=0) and not folder.exists()
     with pytest.raises(ProcessesError, match=r"the ranks are closed: d2lps.ranks\(2\) starts all of them again"):
         ranks[0]["x"]
+
+
+def test_ranks_begin_with_the_slow_modules_that_their_notebook_has_loaded():
+    script = """
+import sys
+import d2lps
+for use in ((lambda: None), (lambda: __import__("torch._dynamo"))):
+    use()
+    with d2lps.ranks(1) as ranks:
+        print(ranks.view.apply_sync(lambda: "torch._dynamo" in __import__("sys").modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["[False]", "[True]"]
 
 
 SCRIPT = """
