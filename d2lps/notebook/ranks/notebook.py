@@ -21,7 +21,7 @@ import torch.distributed as dist
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError, require_seconds
 from d2lps.messages import counted, text
-from d2lps.notebook.ranks.rank import SLOW, process, read_connection, read_reached
+from d2lps.notebook.ranks.rank import TRAINING, process, read_connection, read_reached
 from d2lps.units import is_count
 
 MOST = 64  # more ranks on one machine are a typing error
@@ -250,8 +250,8 @@ def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
         "TMPDIR": str(folder),
     }
     theirs, ours = os.pipe()
-    loaded = [name for name in SLOW if name in sys.modules]  # what this notebook has used, its ranks will probably use
-    command = [sys.executable, "-m", "d2lps.notebook.ranks", str(folder), str(theirs), str(count), "", *loaded]
+    further = TRAINING if TRAINING[0] in sys.modules else ()  # the ranks of a notebook that trains will probably train
+    command = [sys.executable, "-m", "d2lps.notebook.ranks", str(folder), str(theirs), str(count), "", *further]
     options = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs], "start_new_session": True}
     try:
         with (folder / "output").open("wb") as output:

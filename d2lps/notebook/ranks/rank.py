@@ -17,8 +17,8 @@ from d2lps.messages import counted, speak, text
 TELLS = 0.5  # seconds between two reports of rank 0 on its progress
 
 
-# Modules that are imported by torch.optim and by d2lps.train, and take a second of each process.
-SLOW = ("torch._dynamo", "d2lps.train")
+# What training imports, which takes a second of each process: the first optimizer of torch imports torch._dynamo.
+TRAINING = ("d2lps.train", "torch._dynamo")
 
 
 def load(further: Iterable[str] = ()) -> None:
