@@ -1,5 +1,6 @@
 """Execute a chapter once for all languages, so that all readers see the same numbers."""
 
+import os
 from pathlib import Path
 
 import nbformat
@@ -16,6 +17,8 @@ def _only_this_machine(event, arguments):
             raise OSError(f"a chapter needs no network, and this one asked for {arguments[1]}")
 _sys.addaudithook(_only_this_machine)
 """
+# On a busy machine the threads of torch spend seventy times as long waiting for one another as a small net takes.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # The first code that the kernel runs.
 FIRST = f"{OFFLINE}from d2lps.notebook import shown as _shown\n_shown.speak_to_all()\n"
 
@@ -37,7 +40,7 @@ def execute(folder: Path, seconds: int = 120, last: str = "") -> dict[str, nbfor
         book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
     )
     try:
-        client.execute()
+        client.execute(env=os.environ | ONE_THREAD)
     except CellExecutionError as error:
         error.traceback = unmarked(error.traceback, LANGUAGES[0])
         raised = [cell for cell in book.cells if any(o.output_type == "error" for o in cell.get("outputs", ()))]

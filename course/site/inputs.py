@@ -143,10 +143,8 @@ def _imported(text: str, room: str) -> frozenset[str]:
                 found |= {name for _, name in _from(node, room)}
             case ast.Attribute(value=ast.Name(id="d2lps")):
                 found.add(f"d2lps.{node.attr}")
-            case ast.Constant(value=str(value)) if re.fullmatch(r"d2lps(\.\w+)+", value):
-                found.add(value)
-            case ast.Constant(value=str(value)) if re.fullmatch(r"(\.\w+)+", value):  # for import_module
-                found.add(f"{room}{value}")
+            case ast.Constant(value=str(value)) if re.fullmatch(r"(d2lps)?(\.\w+)+", value):
+                found.add(f"{room * value.startswith('.')}{value}.__init__")  # of a door, nothing is used by its name
     return frozenset(found)
 
 

@@ -98,20 +98,21 @@ def small_cnn() -> nn.Module:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Use one thread, deterministic kernels and no TF32 within the ``with`` block; restore the settings afterwards."""
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    # torch.use_deterministic_algorithms does the same for uncompiled code, after a second of importing the compiler.
+    threads, strict = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     backends = (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")
     before = [getattr(owner, name) for owner, name in backends]
     # cuBLAS reads this when it makes its first handle; without it deterministic mode refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         torch.set_num_threads(1)
-        torch.use_deterministic_algorithms(True)
+        torch.set_deterministic_debug_mode("error")
         for owner, name in backends:
             setattr(owner, name, False)
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict)
+        torch.set_deterministic_debug_mode(strict)
         for (owner, name), value in zip(backends, before, strict=True):
             setattr(owner, name, value)
 

@@ -286,6 +286,19 @@ def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
         ranks[0]["x"]
 
 
+def test_ranks_of_a_notebook_that_trains_have_an_optimizer_loaded():
+    script = """
+import sys
+import d2lps
+for use in ((lambda: None), (lambda: __import__("d2lps.train"))):
+    use()
+    with d2lps.ranks(1) as ranks:
+        print(ranks.view.apply_sync(lambda: "torch._dynamo" in __import__("sys").modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["[False]", "[True]"]
+
+
 SCRIPT = """
 import d2lps, torch
 for carrier in d2lps.Processes(deadline=10), d2lps.SharedMemory(deadline=10):

@@ -1,6 +1,8 @@
 """Data-parallel training equals one device: bit for bit in turn, within rounding on the joined minibatch."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -86,12 +88,24 @@ def test_an_empty_part_has_a_gradient_of_zero():
     assert loss == 0 and not gradient.any() and len(gradient) == 1490
 
 
-def test_deterministic_sets_and_restores_even_after_an_error():
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with pytest.raises(KeyError), by_plan.deterministic():
-        assert torch.get_num_threads() == 1 and torch.are_deterministic_algorithms_enabled()
-        raise KeyError
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_deterministic_sets_and_restores_even_after_an_error(mode):
+    torch.set_deterministic_debug_mode(mode)
+    try:
+        threads = torch.get_num_threads()
+        with pytest.raises(KeyError), by_plan.deterministic():
+            assert torch.get_num_threads() == 1 and torch.get_deterministic_debug_mode() == 2
+            raise KeyError
+        assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == (threads, mode)
+    finally:
+        torch.set_deterministic_debug_mode(0)
+
+
+@pytest.mark.slow
+def test_deterministic_does_not_load_the_compiler():
+    """It takes each process a second."""
+    script = "import sys; from d2lps import train\nwith train.deterministic(): print('torch._inductor' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout == b"False\n"
 
 
 def test_buffers_are_copies_and_empty_where_nothing_is_held():

@@ -20,15 +20,15 @@ import threading
 from d2lps.notebook.ranks import rank
 
 
-def main(folder: str, pipe: int, count: int, role: str = "") -> None:
-    """Guard the controller and ``count`` ranks; with a role, be one of them."""
+def main(folder: str, pipe: int, count: int, role: str = "", *further: str) -> None:
+    """Guard the controller and ``count`` ranks, which have ``further`` modules loaded; with a role, be one of them."""
     if role:
         return play(role, folder, pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook decides which ranks to interrupt
     started = []
     for role in ("controller", *map(str, range(count))):
         if role == "0":
-            rank.load()  # while the controller, on another core, gets ready
+            rank.load(further)  # while the controller, on another core, gets ready
         if sys.platform != "linux":  # Apple's libraries do not work after a fork
             command = [sys.executable, "-m", "d2lps.notebook.ranks", folder, str(pipe), str(count), role]
             started.append(subprocess.Popen(command, pass_fds=[pipe]).pid)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError, require_seconds
 from d2lps.messages import counted, text, why
-from d2lps.notebook.ranks.rank import process, read_connection, read_reached
+from d2lps.notebook.ranks.rank import TRAINING, process, read_connection, read_reached
 from d2lps.units import is_count
 
 IPV4, IPV6 = "127.0.0.1", "::1"
@@ -265,7 +265,8 @@ def _guard(folder: Path, count: int, address: str, port: int) -> tuple[subproces
         "TMPDIR": str(folder),
     }
     theirs, ours = os.pipe()
-    command = [sys.executable, "-m", "d2lps.notebook.ranks", str(folder), str(theirs), str(count)]
+    further = TRAINING if TRAINING[0] in sys.modules else ()  # the ranks of a notebook that trains will probably train
+    command = [sys.executable, "-m", "d2lps.notebook.ranks", str(folder), str(theirs), str(count), "", *further]
     options = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs], "start_new_session": True}
     try:
         with (folder / "output").open("wb") as output:

@@ -8,6 +8,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 from d2lps.messages import counted, speak, text
@@ -15,13 +17,20 @@ from d2lps.messages import counted, speak, text
 TELLS = 0.5  # seconds between two reports of rank 0 on its progress
 
 
-def load() -> None:
-    """Import the modules that every rank needs, once, before the ranks are forked."""
+# What training imports, which takes a second of each process: the first optimizer of torch imports torch._dynamo.
+TRAINING = ("d2lps.train", "torch._dynamo")
+
+
+def load(further: Iterable[str] = ()) -> None:
+    """Import the modules that every rank needs, and the ``further`` ones, once, before the ranks are forked."""
     import ipyparallel.engine.app  # noqa: F401
 
     import d2lps.algorithms
     import d2lps.carriers.processes
     import d2lps.carriers.shared_memory  # noqa: F401
+
+    for name in further:
+        import_module(name)
 
 
 def play(folder: str, number: int) -> None:
