@@ -13,7 +13,7 @@ from test_cells import BOTH, RIGHT
 from course.classes import answers
 from d2lps.notebook.grading.course import CHAPTERS, all_texts
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 FIRST, ROOT = "01-data-parallelism", CHAPTERS.parent
 NAMES = (b"l\xf0p", b"b\xb8o") if sys.platform == "linux" else (b"class", b"report")  # of the folders
 FORMS = ("help", "prompts", "time-cell-with-magics", "await", "future", "global", "import-star")
@@ -40,7 +40,7 @@ def graded(tmp_path_factory) -> dict:
     if sys.platform == "linux":
         strange_names(folder)
     command = [sys.executable, "-m", "course.classes", str(folder), "--out", str(out), "--jobs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=550)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=1100)
     return {"done": done, "out": out, "report": told(out), "chapters": chapters}
 
 
