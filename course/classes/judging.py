@@ -46,7 +46,7 @@ class Limits:
     @property
     def judge_memory(self) -> int:
         """Bytes that a judge may use beyond those of an empty process: what an answer sends becomes larger there."""
-        return 4 * self.memory
+        return max(4 * self.memory, 2 << 30)
 
 
 @dataclass

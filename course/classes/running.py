@@ -33,7 +33,6 @@ class Judging:
             try:
                 os.close(self.end)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
-                sandbox.limit_judge(limits.judge_memory)
                 choose_all()  # the teacher and the learner may read different languages
                 data = json.dumps(_judged(task, nurseries, limits)).encode()
                 with os.fdopen(write, "wb") as file:
@@ -61,6 +60,7 @@ class Judging:
 def _judged(task: Task, nurseries: Nurseries, limits: Limits) -> dict:
     book = notebooks.read(task)
     nurseries.language = book.language or nurseries.language
+    sandbox.limit_judge(limits.judge_memory)
     rows, missing = judge(book, nurseries, limits, task.name)
     notes = [text(f"grade.note.{note.key}", **note.values) for note in book.notes]
     graded = all(note.key in notebooks.HARMLESS for note in book.notes)

@@ -115,7 +115,7 @@ def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how):
             while True:
                 pass
         with pytest.raises(MemoryError):
-            bytearray(1 << 31)
+            bytearray(3 << 30)
 
     (path := tmp_path / "1.ipynb").write_text(nbformat.writes(notebook(FIRST, {"split": solving("split")})))
     monkeypatch.setattr(judging, "_judge_one", judge_one)

@@ -387,6 +387,7 @@ def said(script, n):
     "how",
     [
         signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.fault("F2", "server ended by SIGTERM, without replicas")),
         pytest.param(signal.SIGSTOP, marks=pytest.mark.fault("F4", "server stopped for longer than the deadline")),
     ],
 )

@@ -113,6 +113,7 @@ class Keeper:
                 continue
             self.process.tidy()
             served = self._begun and time.monotonic() - since > MOST
+            # A process that cannot begin is not started again at once.
             pause, failed = (LOOK, 0) if served else (min(2 * pause, MOST), failed + 1)
             if self._ending.wait(pause):
                 return

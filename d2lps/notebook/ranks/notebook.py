@@ -4,6 +4,7 @@ The store in which the ranks meet is in the notebook's own process, so that it o
 """
 
 import atexit
+import errno
 import os
 import shutil
 import signal
@@ -243,7 +244,9 @@ def _listener() -> socket.socket:
     """Return a socket that listens on the loopback interface; some hosts have IPv6 only. Raises ProcessesError."""
     try:
         return socket.create_server((IPV4, 0))
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
         try:
             return socket.create_server((IPV6, 0), family=socket.AF_INET6)
         except OSError as error:
