@@ -5,6 +5,7 @@ The reference is ``loss(net(X), y).backward()``, with the whole batch at once.
 
 import copy
 import re
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from helpers.ranks import ranks
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout
+from torch.utils.checkpoint import checkpoint
 
 from d2lps import Processes
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
@@ -53,6 +55,11 @@ class Empty(nn.Linear):
 
     def forward(self, x):
         return super().forward(x) + self.none.sum()
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(lambda x: super(Checkpointed, self).forward(x).tanh(), x, use_reentrant=False)
 
 
 def frozen(module):
@@ -111,6 +118,8 @@ CASES = {
     "tied": (tied, BATCH, None, "two layers share a parameter"),
     "twice": (twice, BATCH, None, "two layers share a parameter"),
     "bf16": (lambda: [s.bfloat16() for s in row()], (BATCH[0].bfloat16(), BATCH[1]), None, None),
+    "autocast": (row, BATCH, None, None),
+    "activation checkpointing": (lambda: row(*[partial(Checkpointed, 6, 6)] * 2), BATCH, None, None),
     "not contiguous": (row, (BATCH[0].t().contiguous().t(), BATCH[1]), None, None),
     "zero size": (lambda: row(partial(Empty, 6, 6), LINEAR), BATCH, None, None),
     "some padding": (row, (BATCH[0], torch.tensor([0, -100, -100, -100, 4, 0, 1, -100])), None, None),
@@ -129,7 +138,7 @@ def plain(stages, batch):
 
 
 def close(ours, theirs, name):
-    rounding = {"rtol": 0.05, "atol": 0.02} if name == "bf16" else {"rtol": 1e-4, "atol": 1e-6}
+    rounding = {"rtol": 0.05, "atol": 0.02} if name in ("bf16", "autocast") else {"rtol": 1e-4, "atol": 1e-6}
     if theirs is None:
         assert ours is None
     else:
@@ -150,9 +159,15 @@ def test_pipelines_have_the_gradient_of_the_whole_batch_or_say_why_not(name):
         require_gradient(name, make(), batch, lambda stages: one_device(stages, batch, 4))
 
 
+def casting(name):
+    return torch.autocast("cpu", torch.bfloat16) if name == "autocast" else nullcontext()
+
+
 def require_gradient(name, stages, batch, work):
     loss, right = plain(stages, batch)
-    close(torch.tensor(work(stages)), torch.tensor(loss), name)
+    with casting(name):
+        ours = work(stages)
+    close(torch.tensor(ours), torch.tensor(loss), name)
     for ours, theirs in zip(nn.ModuleList(stages).parameters(), right.parameters(), strict=True):
         close(ours.grad, theirs.grad, name)
 
@@ -173,7 +188,9 @@ def test_zero_takes_the_step_of_the_whole_batch_or_says_why_not(name, micro):
             loss, right = plain(stages, batch)
             torch.optim.SGD(right.parameters(), lr=1.0).step()
             model = ours()
-            close(torch.tensor(sum(model.step(batch).values())), torch.tensor(loss), name)
+            with casting(name):
+                losses = model.step(batch)
+            close(torch.tensor(sum(losses.values())), torch.tensor(loss), name)
             close(model.weights(), nn.utils.parameters_to_vector(right.parameters()).detach(), name)
 
 
