@@ -384,9 +384,15 @@ def clip(
 
 def scale_of(norm: float, max_norm: float) -> float:
     """Return the factor that clips gradients of this norm. Raises PipelineError unless it is a number above 0."""
+    max_norm = as_number(max_norm)
     if not (isinstance(max_norm, Real) and max_norm > 0 and math.isfinite(norm)):
         raise PipelineError(text("pipeline.norm", norm=norm, max_norm=max_norm))
     return min(1.0, max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ does
+
+
+def as_number(value: object) -> object:
+    """Return the number of a tensor without dimensions; anything else as it is."""
+    return value.item() if isinstance(value, Tensor) and not value.dim() else value
 
 
 def require_same_batch(messages: Messages, size: int, batch: Batch) -> None:

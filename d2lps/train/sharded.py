@@ -46,6 +46,7 @@ from d2lps.train.pipeline import (
     BEFORE,
     Micro,
     PipelineError,
+    as_number,
     compute,
     digest,
     require_mean,
@@ -161,7 +162,7 @@ class Sharded:
         **options: object,
     ):
         self.devices, self.carrier, self.own = names(devices), carrier, {}  # own: the devices of this process
-        self.loss, self.max_norm, self.norm = loss, max_norm, None
+        self.loss, self.max_norm, self.norm = loss, as_number(max_norm), None
         parts = all_gather(self.devices)
         with nullcontext() if carrier is None else carrier.telling():
             if carrier is not None and carrier.backend != "gloo":

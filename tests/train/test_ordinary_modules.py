@@ -212,7 +212,7 @@ def test_losses_that_are_no_plain_mean_are_refused(option):
 # ---------------------------------------------------------------- clipping
 
 
-@pytest.mark.parametrize("max_norm", [0.1, 100.0])
+@pytest.mark.parametrize("max_norm", [0.1, 100.0, torch.tensor(0.1)])
 @pytest.mark.parametrize("make", [row, tied, CASES["frozen middle"][0]])
 def test_clipping_is_that_of_pytorch(make, max_norm):
     stages = make()
@@ -239,7 +239,7 @@ def test_zero_clips_by_the_norm_of_the_whole_model_with_the_same_bits_in_all_sta
     close(found[0], nn.utils.parameters_to_vector(right.parameters()).detach(), "clip")
 
 
-@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), "1"])
+@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), "1", torch.tensor(0.0), torch.ones(2)])
 def test_a_norm_that_is_no_limit_is_refused(max_norm):
     stages = row()
     run(pipeline(gpipe(4, 4)), stages, BATCH)
@@ -327,7 +327,8 @@ def clipped(rank):
     norm = pipelines.clip(stages, 0.1, carrier)
     sgd = partial(torch.optim.SGD, lr=1.0)
     models = [
-        Sharded(nn.Sequential(*row()), list("abcd"), stage, sgd, carrier=carrier, max_norm=0.1) for stage in (0, 2)
+        Sharded(nn.Sequential(*row()), list("abcd"), stage, sgd, carrier=carrier, max_norm=max_norm)
+        for stage, max_norm in ((0, 0.1), (2, torch.tensor(0.1)))
     ]
     for model in models:
         model.step(BATCH)
