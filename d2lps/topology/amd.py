@@ -41,7 +41,7 @@ def read(
 def parse(text: str) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], int]]:
     """Parse the tables of link types and weights, or raise a TopologyError that names the line."""
     if not isinstance(text, str):
-        raise _refused("nvidia.not-a-text", given=repr(text))
+        raise _refused("not-a-text", given=repr(text))
     tables: dict[str, dict[tuple[str, str], str]] = {"link type": {}, "weight": {}, "": {}}
     kind, columns = "", list[str]()
     for number, line in enumerate(MARKS.sub(" ", text).splitlines(), 1):
@@ -55,18 +55,19 @@ def parse(text: str) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], 
             continue
         gpu, *cells = words[first:]
         if gpu not in columns or len(cells) != len(columns):
-            raise _refused("amd.row", line=number, gpu=gpu, cells=len(cells), columns=len(columns))
+            reason = "few-cells" if gpu in columns else "no-column"
+            raise _refused(reason, line=number, gpu=gpu, cells=len(cells), columns=len(columns))
         for other, cell in zip(columns, cells, strict=True):
             known = "0|SELF" if gpu == other else "[0-9]+" if kind == "weight" else "XGMI|PCIE"
             if not re.fullmatch(known, cell):
-                raise _refused("amd.cell", line=number, gpu=gpu, other=other, cell=repr(cell))
+                raise _refused("amd-cell", line=number, gpu=gpu, other=other, cell=repr(cell))
             tables[kind][gpu, other] = cell
     types, weights = tables["link type"], tables["weight"]
     both = {(b, a): cell for (a, b), cell in types.items()}
     if not types or both != types or weights and weights.keys() != types.keys():
-        raise _refused("amd.no-table")
+        raise _refused("amd-table")
     return types, {pair: int(cell.replace("SELF", "0")) for pair, cell in weights.items()}
 
 
-def _refused(key: str, **values: object) -> TopologyError:
-    return TopologyError(message(key, **values) + message("amd.give"))
+def _refused(reason: str, **values: object) -> TopologyError:
+    return TopologyError(message(f"nvidia.{reason}", **values) + message("nvidia.amd-give"))
