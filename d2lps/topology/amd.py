@@ -2,7 +2,7 @@
 
 import re
 
-from d2lps.messages import text as message
+from d2lps.messages import text
 from d2lps.topology.links import BETWEEN_CPUS, PCIE, TopologyError
 from d2lps.topology.nvidia import MARKS, Host, TopoMatrix, host_of
 from d2lps.units import Bandwidth
@@ -70,4 +70,4 @@ def parse(text: str) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], 
 
 
 def _refused(reason: str, **values: object) -> TopologyError:
-    return TopologyError(message(f"nvidia.{reason}", **values) + message("nvidia.amd-give"))
+    return TopologyError(text(f"nvidia.{reason}", **values) + text("nvidia.amd-give"))
