@@ -20,7 +20,7 @@ from d2lps.schedule.schedule import Schedule
 from d2lps.units import is_count
 
 WAYS = ("gather", "ring", "heads")
-FLOPS = {"F": 4, "B": 10}  # per pair and number: two products of matrices, and five
+FLOPS = {"F": (2, 2), "B": (6, 4)}  # per pair, for a number of a key and of a value: two products, and five
 Places = tuple[range, ...]  # positions of tokens
 
 
@@ -72,6 +72,9 @@ def attention(
     zigzag: bool = False,
     backward: bool = False,
     itemsize: int = 4,
+    keys: int = 0,
+    width: int = 0,
+    sums: int = 0,
 ) -> Schedule:
     """Write one attention over n devices as a schedule: each has 1/n of the tokens, forward, or forward and backward.
 
@@ -92,12 +95,16 @@ def attention(
         zigzag: As for :func:`token_places`.
         backward: Whether the gradients of queries, keys and values are computed, too.
         itemsize: Bytes per number.
+        keys, width: The number of keys, unless there are as many as tokens; the numbers of a value, unless ``size``.
+        sums: Bytes per number of what is added up on the way – maximum, sum and weighted sum, and with ``gather`` and
+            ``ring`` the gradients –, unless ``itemsize``.
 
     Returns:
         Tasks F and B with their FLOPs: one per device, or, for the ring, one per device and block of keys.
 
     Raises:
-        ScheduleError: For an unknown way, and if tokens or heads cannot be cut into equal parts.
+        ScheduleError: For an unknown way, if tokens or heads cannot be cut into equal parts, and for a causal mask with
+            another number of keys.
 
     Example:
         >>> print(attention(["gpu0", "gpu1"], "ring", tokens=8))
@@ -108,28 +115,31 @@ def attention(
     devices, groups = names(devices), groups or heads
     if way not in WAYS:
         raise ScheduleError("way", way=repr(way), ways=", ".join(WAYS))
-    places = token_places(tokens, len(devices), zigzag)
+    places, others = (token_places(count, len(devices), zigzag) for count in (tokens, keys or tokens))
     if heads % groups or way == "heads" and groups % len(devices):
         raise ScheduleError("heads", heads=heads, groups=groups, devices=len(devices))
-    own = tokens // len(devices) * itemsize
-    work = [[heads * size * seen_pairs(queries, keys, causal) for keys in places] for queries in places]
+    if causal and keys not in (0, tokens):
+        raise ScheduleError("mask", tokens=tokens, keys=keys)
+    width, sums = width or size, sums or itemsize
+    queries, pairs = heads * (tokens // len(devices)), groups * ((keys or tokens) // len(devices)) * (size + width)
+    nbytes = {"q": queries * size * itemsize, "kv": pairs * itemsize, "do": queries * width * itemsize}
+    nbytes |= {"o": queries * (width + 2) * sums, "dq": queries * size * sums, "dkv": pairs * sums}
+    seen = [[heads * seen_pairs(own, other, causal) for other in others] for own in places]
+    work = {name: [[(a * size + b * width) * each for each in row] for row in seen] for name, (a, b) in FLOPS.items()}
     make = {"gather": _gather, "ring": _ring, "heads": _heads}[way]
-    return make(_Cut(devices, own * size, own, heads, groups, work, backward))
+    return make(_Cut(devices, nbytes, work, backward))
 
 
 class _Cut(NamedTuple):
     """An attention that is cut.
 
-    A device has ``vectors`` bytes of one head of its tokens, and ``numbers`` bytes if there is one number per token.
-    ``work`` is one FLOP per number for the pairs of the queries of one device and the keys of another.
+    A device has ``nbytes`` of each value, whose names are without a number here. ``work[task]`` has the FLOPs for the
+    queries of one device and the keys of another.
     """
 
     devices: tuple[str, ...]
-    vectors: int
-    numbers: int
-    heads: int
-    groups: int
-    work: list[list[int]]
+    nbytes: dict[str, int]
+    work: dict[str, list[list[int]]]
     backward: bool
 
     @property
@@ -154,14 +164,8 @@ class _Cut(NamedTuple):
         """
         atoms = tuple(range(len(self.devices)))
         blocks = atoms if joined else ("",)
-        values: dict[str, Value] = {}
-        for i in atoms:
-            values |= {f"{name}{i}": Value(self.heads * self.vectors) for name in ("q", "do")}
-            values |= {f"kv{i}": Value(2 * self.groups * self.vectors)}
-            values |= {f"o{i}": Value(self.heads * (self.vectors + 2 * self.numbers), blocks)}
-            values |= {f"dq{i}": Value(self.heads * self.vectors, blocks)}
-            values |= {f"dkv{i}": Value(2 * self.groups * self.vectors, atoms)}
-        return values
+        joins = {"o": blocks, "dq": blocks, "dkv": atoms}
+        return {f"{name}{i}": Value(size, joins.get(name, ("",))) for i in atoms for name, size in self.nbytes.items()}
 
     def schedule(self, values: dict[str, Value], acts: list[Act]) -> Schedule:
         """Return a schedule of devices that have all heads of some tokens."""
@@ -183,7 +187,7 @@ def _gather(cut: _Cut) -> Schedule:
                 reads = (f"q{i}", f"do{i}", f"o{i}", *blocks)
                 makes = (f"dq{i}", *((f"dkv{j}", i) for j in range(n)))
             others = blocks[:i] + blocks[i + 1 :]
-            acts.append(Task(node, name, "", None, reads, makes, others, FLOPS[name] * sum(cut.work[i])))
+            acts.append(Task(node, name, "", None, reads, makes, others, sum(cut.work[name][i])))
     acts += cut.sends("dkv{1}", "move") if cut.backward else []
     return cut.schedule(cut.by_tokens(joined=False), acts)
 
@@ -205,7 +209,7 @@ def _ring(cut: _Cut) -> Schedule:
                     reads = (f"q{i}", f"do{i}", f"o{i}", f"kv{j}")
                     makes = ((f"dq{i}", j), (f"dkv{j}", i))
                 passed = (f"kv{j}",) if t else ()
-                work = FLOPS[name] * cut.work[i][j]
+                work = cut.work[name][i][j]
                 acts.append(Task(cut.devices[i], name, f"{i}", j, reads, makes, passed, work))
             if name == "B" and t:  # gradients go the way of their keys, until they are home
                 acts += pass_on("dkv", "move")
@@ -213,10 +217,11 @@ def _ring(cut: _Cut) -> Schedule:
 
 
 def _heads(cut: _Cut) -> Schedule:
-    n, total = len(cut.devices), sum(map(sum, cut.work)) // len(cut.devices)
+    n = len(cut.devices)
+    total = {name: sum(map(sum, work)) // n for name, work in cut.work.items()}
     pairs = [(i, j) for i in range(n) for j in range(n)]  # tokens of device i, heads of device j
-    part, out = (cut.heads + 2 * cut.groups) // n * cut.vectors, cut.heads // n * cut.vectors
-    values = {f"o{j}": Value(cut.heads * (cut.vectors + 2 * cut.numbers)) for j in range(n)}
+    part, out = (cut.nbytes["q"] + cut.nbytes["kv"]) // n, cut.nbytes["do"] // n
+    values = {f"o{j}": Value(cut.nbytes["o"]) for j in range(n)}
     for i, j in pairs:
         values |= {f"{name}{i}.{j}": Value(part) for name in ("a", "da")}
         values |= {f"{name}{i}.{j}": Value(out) for name in ("y", "do")}
@@ -227,13 +232,13 @@ def _heads(cut: _Cut) -> Schedule:
     acts = cut.sends("a{0}.{1}", "move")
     for j, node in enumerate(cut.devices):
         makes, frees = ((f"o{j}", *of("y", j)), ()) if cut.backward else (of("y", j), of("a", j))
-        acts.append(Task(node, "F", "", None, of("a", j), makes, frees, FLOPS["F"] * total))
+        acts.append(Task(node, "F", "", None, of("a", j), makes, frees, total["F"]))
     acts += cut.sends("y{1}.{0}", "move")
     if cut.backward:
         acts += cut.sends("do{0}.{1}", "move")
         for j, node in enumerate(cut.devices):
             reads = (f"o{j}", *of("do a", j))
-            acts.append(Task(node, "B", "", None, reads, of("da", j), reads, FLOPS["B"] * total))
+            acts.append(Task(node, "B", "", None, reads, of("da", j), reads, total["B"]))
         acts += cut.sends("da{1}.{0}", "move")
     given, made = (("a", "do"), ("y", "da")) if cut.backward else (("a",), ("y",))
     holds, wants = ([(cut.devices[i], f"{name}{i}.{j}") for i, j in pairs for name in each] for each in (given, made))

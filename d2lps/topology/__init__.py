@@ -3,7 +3,7 @@
 Start with ``links.py`` (Link, and Resource for nodes that are themselves a limit), then read ``graph.py``: it defines
 the Topology and decides the route of every message. ``hosts.py`` builds known machines by name and decides their
 bandwidths, ``fabrics.py`` the switches of data centres; ``nvidia.py`` reads the table of ``nvidia-smi topo -m``,
-``nccl.py`` the file ``NCCL_TOPO_DUMP_FILE``;
+``amd.py`` those of ``rocm-smi`` and ``amd-smi``, ``nccl.py`` the file ``NCCL_TOPO_DUMP_FILE``;
 ``local.py`` inspects this machine; ``cycles.py`` finds the rings that links form, ``turns.py`` the nodes from which a
 topology looks the same. A topology is plain data: no module here knows plans, traces or tensors.
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from d2lps.messages import text
 from d2lps.plan.parse import names
-from d2lps.topology import nccl, nvidia
+from d2lps.topology import amd, nccl, nvidia
 from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, PCIE, Link, Resource, TopologyError
 from d2lps.units import Bandwidth
 
@@ -142,8 +142,9 @@ class Topology:
     ) -> "Topology":
         """Return the host on which ``nvidia-smi topo -m`` printed ``text``.
 
-        * ``NV4``: four links of ``nvlink`` between two GPUs. If a GPU would need more than 18 in all, the GPUs meet at
-          NVSwitch, each by the largest number in its row, as in :func:`d2lps.nvswitch`.
+        * ``NV4``: four links of ``nvlink`` between two GPUs. If a GPU would need more in all than its model has (18 if
+          the text does not name it), the GPUs meet at NVSwitch, each by the largest number in its row, as in
+          :func:`d2lps.nvswitch`.
         * ``PIX``, ``PXB``: both devices are on one PCIe switch (drawn as one, even if there are a few in a row).
         * ``PHB``, ``NODE``: both are on one CPU; a GPU that shares no switch is linked to its CPU.
         * ``SYS``: both are on one CPU if their CPU affinities are equal (without those: their NUMA affinities), else on
@@ -176,6 +177,43 @@ class Topology:
         """
         host = nvidia.read(text, nvlink, pcie, between_cpus, latency)
         return cls(host.name, host.kinds, host.links, nics=host.nics)
+
+    @classmethod
+    def from_rocm_smi(
+        cls,
+        text: str,
+        xgmi: "str | Bandwidth" = amd.XGMI,
+        pcie: "str | Bandwidth" = PCIE,
+        between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
+        latency: "float | str" = 0.0,
+    ) -> "Topology":
+        """Return the host on which ``rocm-smi --showtopo`` or ``amd-smi topology`` printed ``text``.
+
+        * ``XGMI``: a link of ``xgmi`` between two GPUs, if the weight is the least in the table (15). A way of more
+          weight leads through other GPUs: it is no link here, and messages take PCIe.
+        * ``PCIE``: both are on one CPU up to a weight of 40, and on two above.
+        * Where weights do not tell, GPUs of one NUMA node are on one CPU.
+
+        Args:
+            text: The complete output; the tables of link types and weights are read.
+            xgmi: Bytes per second, one way, of the XGMI between two GPUs: 50 GB/s for a link of MI200, 64 of MI300X,
+                76.8 of MI350.
+            pcie, between_cpus, latency: As for :meth:`from_nvidia_smi`.
+
+        Returns:
+            ``gpu0`` … as numbered in the tables (by ``amd-smi``: in their order), then the CPUs.
+
+        Raises:
+            TopologyError, UnitError: If the text has no such tables (the sentence names the line), or for bad units.
+
+        Example:
+            >>> text = "Link Type between two GPUs\\n      GPU0  GPU1\\nGPU0  0     XGMI\\nGPU1  XGMI  0"
+            >>> pair = Topology.from_rocm_smi(text, xgmi="64 GB/s")
+            >>> print(pair.kinds, pair.route("gpu0", "gpu1")[0].bandwidth)
+            {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 64 GB/s
+        """
+        host = amd.read(text, xgmi, pcie, between_cpus, latency)
+        return cls(host.name, host.kinds, host.links)
 
     @classmethod
     def from_nccl(cls, source: str, latency: "float | str" = 0.0) -> "Topology":

@@ -27,18 +27,23 @@ from d2lps.units import Bandwidth
 
 # Codes for the connection of two devices: PCIe switches only, a host bridge, the link between CPUs.
 SWITCHES, HOST, FAR = ("PIX", "PSB", "PXB"), ("PHB", "NODE"), ("SYS", "SOC")
-MOST_NVLINKS = 18  # of any GPU so far (H100, B200)
+MOST_NVLINKS = {"V100": 6, "A800": 8, "H800": 8, "A100": 12}  # that a GPU of this name has
+ANY_NVLINKS = 18  # the most of any GPU so far (H100, B200)
 NVLINKS = "20 GB/s", "14.0625 GB/s", "50 GB/s"  # one link, one way, where it is not 25: see _MODELS
 
 # Names of GPUs with such links: NVLink 1, the links of workstation cards, NVLink 5 of Blackwell.
 _MODELS = r"P100\b", r"RTX 3090\b|RTX A[0-9]{4}\b|A40\b", r"\bG?B[123]00\b"
-_MODEL, _RATE = re.compile(r"^\s*GPU [0-9]+: (.+)", re.MULTILINE), re.compile(r"Link [0-9]+: ([0-9.]+) GB/s")
+_MODEL, _RATE = re.compile(r"(?:^|\s)GPU [0-9]+: (.+)", re.MULTILINE), re.compile(r"Link [0-9]+: ([0-9.]+) GB/s")
 
-# Before or between the words of the table: the codes of a terminal, and the marks of a quotation.
-_MARKS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|^[ \t]*>[ \t>]*", re.MULTILINE)
-_LEGEND = re.compile(r"^\s*(NIC[0-9]+): +(\S+)\s*$", re.MULTILINE)
+# Before or between the words of the table: the codes of a terminal (the ESC of m, which underlines the heading, may be
+# lost or shown), the marks of a quotation and of Markdown, and the mark at the beginning of a file.
+_ESC = r"(?:\x1b|␛|\^\[|\\(?:x1b|033|e))"
+MARKS = re.compile(rf"{_ESC}\[[0-9;?]*[ -/]*[@-~]|\[[0-9;]*m|^[ \t]*>[ \t>]*|[|*`\ufeff]", re.MULTILINE)
+_LEGEND = re.compile(r"(?:^|\s)(NIC[0-9]+): +(\S+)\s*$", re.MULTILINE)
 _GPU = re.compile(r"GPU[0-9]{1,4}")
 _CODE = re.compile(r"X|NV[1-9][0-9]?|" + "|".join(SWITCHES + HOST + FAR))
+_PART = re.compile(rf"(?:GPU|NIC|mlx5_)[0-9]+|{_CODE.pattern}")  # of words that ran together, such as NIC11NIC12
+_P2P = re.compile(r"OK|[CGT]?NS|DR|U")  # the codes of `topo -p2p`
 
 
 class Host(NamedTuple):
@@ -94,8 +99,9 @@ def read(
     latency: "float | str" = 0.0,
 ) -> Host:
     """Return the host whose table is ``text``: see :meth:`d2lps.Topology.from_nvidia_smi`."""
-    table, legend = parse(text), dict(_LEGEND.findall(_MARKS.sub("", text)))
-    host = host_of(table, nvlink or nvlink_rate(text), pcie, between_cpus, latency)
+    table, legend, models = parse(text), dict(_LEGEND.findall(MARKS.sub(" ", text))), " ".join(_MODEL.findall(text))
+    limit = max((count for name, count in MOST_NVLINKS.items() if name in models), default=ANY_NVLINKS)
+    host = host_of(table, nvlink or nvlink_rate(text), pcie, between_cpus, latency, limit)
     return host._replace(nics={gpu: legend.get(nic, nic) for gpu, nic in host.nics.items()})
 
 
@@ -116,15 +122,20 @@ def nvlink_rate(text: str) -> "str | Bandwidth":
     return next((rate for named, rate in zip(_MODELS, NVLINKS, strict=True) if re.search(named, model)), NVLINK)
 
 
-def host_of(table: "TopoMatrix", nvlink, pcie, between_cpus=BETWEEN_CPUS, latency: "float | str" = 0.0) -> Host:
-    """Return the host that a table describes; the rates are as for :meth:`d2lps.Topology.from_nvidia_smi`."""
+def host_of(
+    table: "TopoMatrix", nvlink, pcie, between_cpus=BETWEEN_CPUS, latency: "float | str" = 0.0, limit: int = ANY_NVLINKS
+) -> Host:
+    """Return the host that a table describes; the rates are as for :meth:`d2lps.Topology.from_nvidia_smi`.
+
+    GPUs that would need more than ``limit`` NVLinks meet at NVSwitch.
+    """
     name = {gpu: gpu.lower() for gpu in table.gpus}
     gpus = dict.fromkeys(name.values(), "gpu")
     nics = {name[gpu]: nic for gpu, nic in table.cards().items()}
     counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
     rows = {gpu: [count for pair, count in counts.items() if gpu in pair] for gpu in table.gpus}
     nvswitch = ""  # its name, if there is one
-    if max(map(sum, rows.values())) > MOST_NVLINKS:
+    if max(map(sum, rows.values())) > limit:
         most = {gpu: max(row) for gpu, row in rows.items()}
         nvswitch = "switch" if all(most.values()) else "nvswitch"
         links = [both_ways(name[gpu], nvswitch, nvlink, latency, count) for gpu, count in most.items() if count]
@@ -150,13 +161,20 @@ def parse(text: str) -> TopoMatrix:
     """Parse the table that ``nvidia-smi topo -m`` prints, or raise a TopologyError that names the line."""
     if not isinstance(text, str):
         raise _refused("not-a-text", given=repr(text))
-    lines = [(number, line.split()) for number, line in enumerate(_MARKS.sub("", text).splitlines(), 1)]
-    head = next((i for i, (_, words) in enumerate(lines) if words and _GPU.fullmatch(words[0])), None)
-    if head is None:
+    lines = [*enumerate(map(_words, MARKS.sub(" ", text).splitlines()), 1)]
+    if re.search("between two GPUs|(?:LINK TYPE|WEIGHT|ACCESS|HOPS) TABLE:", text, re.IGNORECASE):
+        raise _of_amd()
+    rows = ((i, words[i + 1 :]) for _, words in lines for i, word in enumerate(words) if _GPU.fullmatch(word))
+    before = next((i for i, cells in rows if cells and _CODE.fullmatch(cells[0])), 0)  # words of a log in each line
+    lines = [(number, words[before:]) for number, words in lines]
+    starts = [i for i, (_, words) in enumerate(lines) if words and _GPU.fullmatch(words[0])]
+    if not starts:
         first = next((" ".join(words) for _, words in lines if words), "nothing")
         raise _refused("no-gpu", first=repr(first[:80]))
+    row = next((i for i, start in enumerate(starts) if _CODE.fullmatch(" ".join(lines[start][1][1:2]))), 1)
+    head = starts[max(0, row - 1)]  # the line above the first row; any text may come before
     number, words = lines[head]
-    if words[1:] and _CODE.fullmatch(words[1]):
+    if not row:
         raise _refused("no-header", line=number, gpu=words[0])
     end = next((i for i, word in enumerate(words) if word in ("CPU", "NUMA", "GPU")), len(words))
     columns, titles = words[:end], words[end:]
@@ -170,14 +188,20 @@ def parse(text: str) -> TopoMatrix:
             continue
         if gpu not in gpus or gpu in affinity:
             raise _refused("gpu-twice" if gpu in affinity else "no-column", line=number, gpu=gpu)
-        if len(cells) < len(columns):
-            raise _refused("few-cells", line=number, gpu=gpu, cells=len(cells), columns=len(columns))
-        row = dict(zip(columns, cells, strict=False))
-        for other in gpus:
-            if not _CODE.fullmatch(row[other]) or (row[other] == "X") != (gpu == other):
+        extra = sum(_CODE.fullmatch(cell) is not None for cell in cells[len(columns) :])
+        if len(cells) < len(columns) or extra:
+            count = len(columns) + extra if extra else len(cells)
+            raise _refused("few-cells", line=number, gpu=gpu, cells=count, columns=len(columns))
+        cells_of = dict(zip(columns, cells, strict=False))
+        for other, cell in cells_of.items():
+            if _P2P.fullmatch(cell):
+                raise _refused("p2p", line=number, cell=repr(cell))
+            if gpu == other and cell in ("0", "SELF"):
+                raise _of_amd()
+            if not _CODE.fullmatch(cell) or (cell == "X") != (gpu == other):
                 known = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
-                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **known)
-        codes |= {(gpu, other): code for other, code in row.items()}
+                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(cell), **known)
+        codes |= {(gpu, other): code for other, code in cells_of.items()}
         near = dict(zip(titles[::2], cells[len(columns) :], strict=False)) if "Affinity" in titles else {}
         affinity[gpu] = next((near[title] for title in ("CPU", "NUMA") if near.get(title, "N/A") != "N/A"), "")
     if missing := [gpu for gpu in gpus if gpu not in affinity]:
@@ -188,8 +212,18 @@ def parse(text: str) -> TopoMatrix:
     return TopoMatrix(gpus, tuple(word for word in columns if word not in gpus), codes, affinity)
 
 
+def _words(line: str) -> list[str]:
+    """Return the words of a line; names and codes that ran together are words of their own."""
+    together = [(word, _PART.findall(word)) for word in line.split()]
+    return [part for word, parts in together for part in (parts if "".join(parts) == word else [word])]
+
+
 def _refused(reason: str, **values: object) -> TopologyError:
     return TopologyError(text(f"nvidia.{reason}", **values) + text("nvidia.give"))
+
+
+def _of_amd() -> TopologyError:
+    return TopologyError(text("nvidia.amd"))
 
 
 def _groups(gpus: Sequence[str], same: Callable[[str, str], bool]) -> list[list[str]]:

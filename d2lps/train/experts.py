@@ -82,7 +82,7 @@ class Experts(nn.Module):
         made = [self._compute(node, part, kept) for node, part in zip(self.mine, arrived, strict=True)]
         returned = _Exchange.apply(self, [*zip(*rows, strict=True)], *made)
         outputs = zip(inputs, orders, gates, returned, strict=True)
-        return [torch.zeros_like(x).index_add(0, order, y * gate[:, None]) for x, order, gate, y in outputs]
+        return [torch.zeros_like(x).index_add(0, i, (y * gate[:, None]).to(x.dtype)) for x, i, gate, y in outputs]
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[list[int], list[int]]]:
         """Return the kept tokens by expert, their gates, and the numbers of tokens that chose each expert, and stay."""

@@ -16,6 +16,7 @@ the batch. The result has the bits of one device that does the same micro-batche
 in two stages.
 """
 
+import copy
 import hashlib
 import math
 import time
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from numbers import Real
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +48,7 @@ Micro = tuple[Tensor, Tensor, float]  # inputs, labels, and their share of the l
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
 BEFORE = 1 << 30  # the tag of messages that are sent before the acts of a schedule
+PROBED: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()  # modules → whether they were in training then
 
 
 class PipelineError(Brief, ValueError):
@@ -64,16 +67,86 @@ class _Enter(torch.autograd.Function):
         return gradient
 
 
-def compute(task: Task, module: nn.Module, inside: Tensor) -> Tensor:
+def compute(task: Task, module: nn.Module, inside: Tensor, probe: bool) -> Tensor:
     """Return the output of a module. Raises PipelineError unless it is one tensor that depends on no random number."""
     drawn = torch.get_rng_state()
-    output = module(_Enter.apply(inside) if inside.requires_grad else inside)
+    output = forward(str(task), module, inside, probe)
     if not isinstance(output, Tensor) or not output.is_floating_point() or not output.dim():
         given = f"{output.dtype} {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise PipelineError(text("pipeline.output", task=task, given=given))
     if not torch.equal(drawn, torch.get_rng_state()):
         raise PipelineError(text("pipeline.random", task=task))
     return output
+
+
+def forward(name: str, module: nn.Module, inside: Tensor, probe: bool) -> Tensor:
+    """Return the output of a module.
+
+    If ``probe`` is True, the first call raises PipelineError for a module that changes buffers, or does something else
+    to a half of its input.
+    """
+    if not probe or PROBED.get(module) == module.training:
+        return module(_Enter.apply(inside) if inside.requires_grad and inside.is_leaf else inside)
+    drawn, count = torch.get_rng_state(), max(1, len(inside) // 2)
+    halves = [each.detach().clone() for each in inside.split(count)]  # now, as a module may change its input
+    if len(inside) == 1:  # an example beside another, of the same numbers
+        halves = [torch.cat([inside, inside.flip(-1) * (2 if inside.is_floating_point() else 1)]).detach()]
+    before = {key: buffer.clone() for key, buffer in module.named_buffers()}
+    output = forward(name, module, inside, False)
+    for key, buffer in module.named_buffers():
+        was = before.get(key, buffer)
+        # A buffer of another length is one of what the module has computed before, such as sines of positions.
+        if was.shape == buffer.shape and not torch.isclose(was, buffer, rtol=0, atol=0, equal_nan=True).all():
+            raise PipelineError(text("pipeline.buffer", name=name, layer=type(module).__name__, buffer=key))
+    if torch.equal(drawn, torch.get_rng_state()):
+        try:
+            twin = copy.deepcopy(module, {id(each): each for each in module.parameters()})  # with its own counters
+            near = _half_of_digits(output, inside, *module.parameters()) * output.abs().max()
+            whole = False
+            for half, right in zip(halves, output.split(len(output) * count // len(inside)), strict=True):
+                made = forward(name, twin, half.requires_grad_(inside.requires_grad), False)[: len(right)]
+                rows = (made - right).abs().flatten().view(len(right), -1).amax(1) > near
+                # Half of the rows must agree: in the others, rounding may have led to another choice.
+                whole = whole or int(rows.sum()) * 2 > len(rows)
+        except Exception:  # the module takes no batch of that size
+            whole = False
+        torch.set_rng_state(drawn)
+        if whole:
+            raise PipelineError(text("gradient.whole", name=name, layer=type(module).__name__))
+        PROBED[module] = module.training
+    return output
+
+
+def _half_of_digits(*tensors: Tensor) -> float:
+    """Return √ε of the least precise type that was used."""
+    types = {each.dtype for each in tensors if each.is_floating_point()}
+    kind = tensors[0].device.type
+    types |= {torch.get_autocast_dtype(kind)} if torch.is_autocast_enabled(kind) else set()
+    return math.sqrt(max(torch.finfo(each).eps for each in types))
+
+
+@torch.no_grad()
+def require_mean(loss: Loss, output: Tensor, micro: Sequence[Micro], examples: int) -> None:
+    """Raise PipelineError unless the loss of a batch is the mean of those of its parts, by the labels that count.
+
+    The output of some ``examples`` stands for that of the others, too, as this does not depend on what the outputs are.
+    """
+    drawn = torch.get_rng_state()
+    try:
+        rows = output.unflatten(0, (examples, -1))  # an example may have several
+        places = torch.arange(sum(len(labels) for _, labels, _ in micro)) % examples
+        values = [loss(rows[places].flatten(0, 1), torch.cat([labels for _, labels, _ in micro]))]
+        for at, (_, labels, share) in zip(places.split([len(labels) for _, labels, _ in micro]), micro, strict=True):
+            values.append(weighted(loss, rows[at].flatten(0, 1), labels, share))
+        found = [value.item() for value in values]
+    except Exception:  # the loss takes no batch of that size
+        return
+    if not torch.equal(drawn, torch.get_rng_state()):  # such a loss has no value to compare
+        torch.set_rng_state(drawn)
+    elif math.isfinite(found[0]) and not (
+        abs(found[0] - sum(found[1:])) <= _half_of_digits(output, *values) * max(map(abs, found))
+    ):
+        raise PipelineError(text("pipeline.loss"))
 
 
 def weighted(loss: Loss, output: Tensor, labels: Tensor, share: float) -> Tensor:
@@ -97,6 +170,7 @@ class Device:
         self.values: dict[str, Tensor] = {}  # activations x and gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (stage, micro-batch) → input and output
         self.total = 0.0  # the mean loss
+        self.probe = len(micro) > 1 and loss is not cross_entropy  # whether the loss is still to be looked at
         self.sizes: dict[tuple[int, int], int] = {}  # (number of a send, 0) → bytes
         for stage in stages.values():
             stage.zero_grad(set_to_none=True)
@@ -120,10 +194,13 @@ class Device:
     def _forward(self, task: Task, stage: int, i: int) -> None:
         inputs, labels, share = self.micro[i]
         inside = self.values.pop(f"x{stage}.{i}").requires_grad_() if stage else inputs
-        output = compute(task, self.stages[stage], inside)
+        output = compute(task, self.stages[stage], inside, len(self.micro) > 1)
         if len(output) != len(labels):
             raise PipelineError(text("pipeline.examples", stage=stage, rows=len(output), examples=len(labels)))
         if stage == self.last:
+            if self.probe:
+                require_mean(self.loss, output, self.micro, len(labels))
+                self.probe = False
             output = weighted(self.loss, output, labels, share)
             if not math.isfinite(output.item()):
                 raise PipelineError(text("pipeline.not-finite", batch=i, loss=output.item()))
@@ -181,14 +258,22 @@ def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss
 
     Returns:
         The mean loss; gradients are in the parameters' ``grad``.
+
+    Raises:
+        PipelineError, GradientError: For modules and losses that :func:`run` refuses, too.
     """
     if micro > 1:
         require_examples_apart(nn.Sequential(*stages))
     for stage in stages:
         stage.zero_grad(set_to_none=True)
-    total = 0.0
-    for inputs, labels, share in shares(batch, split(batch, micro), loss):
-        output = weighted(loss, nn.Sequential(*stages)(inputs), labels, share)
+    total, parts = 0.0, shares(batch, split(batch, micro), loss)
+    for i, (inputs, labels, share) in enumerate(parts):
+        output = inputs
+        for number, stage in enumerate(stages):
+            output = forward(f"{number}", stage, output, micro > 1)
+        if micro > 1 and not i and loss is not cross_entropy:
+            require_mean(loss, output, parts, len(labels))
+        output = weighted(loss, output, labels, share)
         if output.requires_grad:
             output.backward()
         total += output.item()
@@ -214,7 +299,7 @@ def run(
         carrier: With gloo, one process per device. Without it all devices are in this process, and act in the list's
             order.
         loss: ``loss(output, labels)``: the mean over the labels that count: all but −100, or the ``ignore_index`` of a
-            module or of ``partial(cross_entropy, ignore_index=0)``.
+            module or of ``partial(cross_entropy, ignore_index=0)``. It may compare no examples with each other.
 
     Returns:
         loss: The mean over all labels of the batch that count; None on processes without the last stage.
@@ -222,7 +307,8 @@ def run(
 
     Raises:
         PipelineError: On all processes, if a task or a stage is missing or unknown, the batch does not fit or is not
-            the same on all, a stage draws random numbers or changes the shape of its messages, or a loss is not finite.
+            the same on all, a stage draws random numbers or changes the shape of its messages, a loss is not finite, or
+            the parts of a batch do not add up: a stage changes its buffers or mixes examples, or the loss is no mean.
         GradientError: If a stage has dropout or BatchNorm in training, and there are several micro-batches.
         RankLost: If a process is lost meanwhile.
 
@@ -298,9 +384,15 @@ def clip(
 
 def scale_of(norm: float, max_norm: float) -> float:
     """Return the factor that clips gradients of this norm. Raises PipelineError unless it is a number above 0."""
+    max_norm = as_number(max_norm)
     if not (isinstance(max_norm, Real) and max_norm > 0 and math.isfinite(norm)):
         raise PipelineError(text("pipeline.norm", norm=norm, max_norm=max_norm))
     return min(1.0, max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ does
+
+
+def as_number(value: object) -> object:
+    """Return the number of a tensor without dimensions; anything else as it is."""
+    return value.item() if isinstance(value, Tensor) and not value.dim() else value
 
 
 def require_same_batch(messages: Messages, size: int, batch: Batch) -> None:

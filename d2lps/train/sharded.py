@@ -46,8 +46,10 @@ from d2lps.train.pipeline import (
     BEFORE,
     Micro,
     PipelineError,
+    as_number,
     compute,
     digest,
+    require_mean,
     require_same_batch,
     scale_of,
     shares,
@@ -72,14 +74,15 @@ class Trained(NamedTuple):
 class Device:
     """One device: its layers, and what passes between them."""
 
-    def __init__(self, layers: Sequence[Layer], loss: Callable[[Tensor, Tensor], Tensor]):
-        self.layers, self.loss = layers, loss
+    def __init__(self, layers: Sequence[Layer], loss: Callable[[Tensor, Tensor], Tensor], cut: bool):
+        self.layers, self.loss, self.cut = layers, loss, cut  # cut: whether there is more than one part of a batch
+        self.probe = cut and loss is not cross_entropy  # whether the loss is still to be looked at
         self.values: dict[str, Tensor] = {}  # activations x and their gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (layer, micro-batch) → input and output
 
-    def begin(self, micro: Sequence[Micro]) -> None:
-        """Take the own micro-batches."""
-        self.micro, self.total, self.peak = micro, 0.0, 0
+    def begin(self, batch: Sequence[Micro], own: slice) -> None:
+        """Take the own micro-batches of a batch."""
+        self.batch, self.micro, self.total, self.peak = batch, batch[own], 0.0, 0
 
     def do(self, task: Task) -> None:
         """Compute the values that a task makes, and free those that it frees."""
@@ -104,10 +107,13 @@ class Device:
     def _forward(self, task: Task, k: int, i: int) -> None:
         inputs, labels, share = self.micro[i]
         inside = self.values.pop(f"x{k}.{i}").requires_grad_() if k else inputs
-        output = compute(task, self.layers[k].module, inside)
+        output = compute(task, self.layers[k].module, inside, self.cut)
         if k + 1 < len(self.layers):
             self.values[f"x{k + 1}.{i}"] = output.detach()
         else:
+            if self.probe:
+                require_mean(self.loss, output, self.batch, len(inputs))
+                self.probe = False
             output = weighted(self.loss, output, labels, share)
             if not math.isfinite(output.item()):
                 raise ShardError(text("shard.not-finite", loss=output.item()))
@@ -156,7 +162,7 @@ class Sharded:
         **options: object,
     ):
         self.devices, self.carrier, self.own = names(devices), carrier, {}  # own: the devices of this process
-        self.loss, self.max_norm, self.norm = loss, max_norm, None
+        self.loss, self.max_norm, self.norm = loss, as_number(max_norm), None
         parts = all_gather(self.devices)
         with nullcontext() if carrier is None else carrier.telling():
             if carrier is not None and carrier.backend != "gloo":
@@ -171,7 +177,7 @@ class Sharded:
                     cuts = [slices(parts.share, count)[key] for count in counts]
                     modules = zip(layers_of(copy.deepcopy(net)), cuts, strict=True)
                     layers = [Layer(*pair, stage * (len(self.devices) > 1), optimizer) for pair in modules]
-                    self.own[node] = Device(layers, loss)
+                    self.own[node] = Device(layers, loss, self.micro * len(self.devices) > 1)
             if carrier is not None:
                 self._require_alike(net)
         load = Here().load if carrier is None else partial(carrier.prepare, ranks=carrier.ranks(self.schedule))
@@ -207,8 +213,8 @@ class Sharded:
 
         Raises:
             ShardError, PipelineError: On all processes, if the loss or the norm is not finite, the batch is not the
-                same on all, a layer draws random numbers, or there are fewer examples than micro-batches on all
-                devices.
+                same on all, a layer draws random numbers, there are fewer examples than micro-batches on all devices,
+                or, in the first step, a layer changes its buffers or mixes examples, or the loss is no mean.
             RankLost: If a process is lost meanwhile.
         """
         self.executed = self._exchange(partial(self._execute, batch))
@@ -220,7 +226,7 @@ class Sharded:
         micro = shares(batch, [pair for part in parts for pair in part], self.loss)
         for i, node in enumerate(self.devices):
             if node in self.own:
-                self.own[node].begin(micro[i * self.micro : (i + 1) * self.micro])
+                self.own[node].begin(micro, slice(i * self.micro, (i + 1) * self.micro))
         if messages is not None:
             require_same_batch(messages, self.carrier.size, batch)
         begun, timed, clipped = time.perf_counter(), [], self.max_norm is None

@@ -179,3 +179,29 @@ def test_what_is_not_finite_on_one_process_is_named_on_all():
 def test_what_does_not_fit_is_refused(call, sentence):
     with pytest.raises(ExpertError, match=sentence):
         call()
+
+
+# ---------------------------------------------------------------- autocast
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_outputs_have_the_type_of_the_inputs_and_the_numbers_of_one_device(dtype):
+    layer, xs = made(NODES, 4, capacity=100), inputs(4)
+    with torch.no_grad():
+        layer.router.weight.copy_(torch.eye(4, WIDTH))  # so that no rounding changes a choice
+        for x in xs:
+            x.mul_(0.1)[torch.arange(len(x)), torch.arange(len(x)) % 4] += 4
+    one, copies = made(["one"], 4, capacity=100).double(), [x.detach().double().requires_grad_() for x in xs]
+    one.router.weight.data.copy_(layer.router.weight)
+    with torch.autocast("cpu", dtype):
+        outputs = layer(xs)
+    loss(outputs).backward()
+    right = [plainly(one, x, 100)[0] for x in copies]
+    loss(right).backward()
+    outcomes = [(outputs, right, 8), ([x.grad for x in xs], [x.grad for x in copies], 8)]
+    outcomes.append(([*layer.parameters()], [*one.parameters()], sum(map(len, xs))))
+    for ours, theirs, roundings in outcomes:  # a few matrices; for a weight, a product for each token
+        for here, exact in zip(ours, theirs, strict=True):
+            here, exact = (each.grad if isinstance(each, torch.nn.Parameter) else each for each in (here, exact))
+            assert here.dtype == torch.float32
+            assert (here - exact).abs().max() <= roundings * torch.finfo(dtype).eps * exact.abs().max()

@@ -5,6 +5,7 @@ The reference is ``loss(net(X), y).backward()``, with the whole batch at once.
 
 import copy
 import re
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from helpers import tensors
 from helpers.ranks import ranks
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout
+from torch.utils.checkpoint import checkpoint
 
 from d2lps import Processes
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
@@ -54,6 +56,11 @@ class Empty(nn.Linear):
 
     def forward(self, x):
         return super().forward(x) + self.none.sum()
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(lambda x: super(Checkpointed, self).forward(x).tanh(), x, use_reentrant=False)
 
 
 def frozen(module):
@@ -112,6 +119,8 @@ CASES = {
     "tied": (tied, BATCH, None, "two layers share a parameter"),
     "twice": (twice, BATCH, None, "two layers share a parameter"),
     "bf16": (lambda: [s.bfloat16() for s in row()], (BATCH[0].bfloat16(), BATCH[1]), None, None),
+    "autocast": (row, BATCH, None, None),
+    "activation checkpointing": (lambda: row(*[partial(Checkpointed, 6, 6)] * 2), BATCH, None, None),
     "not contiguous": (row, (BATCH[0].t().contiguous().t(), BATCH[1]), None, None),
     "zero size": (lambda: row(partial(Empty, 6, 6), LINEAR), BATCH, None, None),
     "some padding": (row, (BATCH[0], torch.tensor([0, -100, -100, -100, 4, 0, 1, -100])), None, None),
@@ -132,7 +141,7 @@ def plain(stages, batch):
 def close(ours, theirs, name):
     if theirs is None:
         assert ours is None
-    elif name == "bf16":
+    elif name in ("bf16", "autocast"):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02)
     else:
         tensors.close(ours, theirs, 4 * 8)  # layers and examples
@@ -152,9 +161,15 @@ def test_pipelines_have_the_gradient_of_the_whole_batch_or_say_why_not(name):
         require_gradient(name, make(), batch, lambda stages: one_device(stages, batch, 4))
 
 
+def casting(name):
+    return torch.autocast("cpu", torch.bfloat16) if name == "autocast" else nullcontext()
+
+
 def require_gradient(name, stages, batch, work):
     loss, right = plain(stages, batch)
-    close(torch.tensor(work(stages)), torch.tensor(loss), name)
+    with casting(name):
+        ours = work(stages)
+    close(torch.tensor(ours), torch.tensor(loss), name)
     for ours, theirs in zip(nn.ModuleList(stages).parameters(), right.parameters(), strict=True):
         close(ours.grad, theirs.grad, name)
 
@@ -175,7 +190,9 @@ def test_zero_takes_the_step_of_the_whole_batch_or_says_why_not(name, micro):
             loss, right = plain(stages, batch)
             torch.optim.SGD(right.parameters(), lr=1.0).step()
             model = ours()
-            close(torch.tensor(sum(model.step(batch).values())), torch.tensor(loss), name)
+            with casting(name):
+                losses = model.step(batch)
+            close(torch.tensor(sum(losses.values())), torch.tensor(loss), name)
             close(model.weights(), nn.utils.parameters_to_vector(right.parameters()).detach(), name)
 
 
@@ -197,7 +214,7 @@ def test_losses_that_are_no_plain_mean_are_refused(option):
 # ---------------------------------------------------------------- clipping
 
 
-@pytest.mark.parametrize("max_norm", [0.1, 100.0])
+@pytest.mark.parametrize("max_norm", [0.1, 100.0, torch.tensor(0.1)])
 @pytest.mark.parametrize("make", [row, tied, CASES["frozen middle"][0]])
 def test_clipping_is_that_of_pytorch(make, max_norm):
     stages = make()
@@ -224,7 +241,7 @@ def test_zero_clips_by_the_norm_of_the_whole_model_with_the_same_bits_in_all_sta
     close(found[0], nn.utils.parameters_to_vector(right.parameters()).detach(), "clip")
 
 
-@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), "1"])
+@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), "1", torch.tensor(0.0), torch.ones(2)])
 def test_a_norm_that_is_no_limit_is_refused(max_norm):
     stages = row()
     run(pipeline(gpipe(4, 4)), stages, BATCH)
@@ -312,7 +329,8 @@ def clipped(rank):
     norm = pipelines.clip(stages, 0.1, carrier)
     sgd = partial(torch.optim.SGD, lr=1.0)
     models = [
-        Sharded(nn.Sequential(*row()), list("abcd"), stage, sgd, carrier=carrier, max_norm=0.1) for stage in (0, 2)
+        Sharded(nn.Sequential(*row()), list("abcd"), stage, sgd, carrier=carrier, max_norm=max_norm)
+        for stage, max_norm in ((0, 0.1), (2, torch.tensor(0.1)))
     ]
     for model in models:
         model.step(BATCH)
