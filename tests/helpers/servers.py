@@ -18,6 +18,8 @@ import pytest
 from d2lps.kvstore import child
 from helpers.ranks import FORKED
 
+SERVER = "d2lps.kvstore.server"
+
 
 class Descriptor:
     """A descriptor that is open in the process that unpickles it, too."""
@@ -32,12 +34,11 @@ class Descriptor:
         self.number = duplicate.detach()
 
 
-class Popen:
-    """What a store needs of :class:`subprocess.Popen`, for the command ``python -m module``."""
+class Forked:
+    """What a store needs of :class:`subprocess.Popen`, for the command ``python -m d2lps.kvstore.server``."""
 
     def __init__(
         self,
-        command: Sequence[str],
         stdin: int,
         stdout: int,
         stderr: int | None,
@@ -46,8 +47,8 @@ class Popen:
         pass_fds: Sequence[int],
     ):
         descriptors = [Descriptor(number) for number in (stdin, 2 if stderr is None else stderr, *pass_fds)]
-        arguments = command[2], descriptors, {**os.environ} if env is None else {**env}
-        self._process = FORKED.Process(target=_run_module, args=arguments)
+        arguments = descriptors, {**os.environ} if env is None else {**env}
+        self._process = FORKED.Process(target=_serve, args=arguments)
         self._process.start()
         multiprocessing.process._children.discard(self._process)  # which this process would wait for at its end
         self.pid = self._process.pid
@@ -68,7 +69,7 @@ class Popen:
         self._process.terminate()
 
 
-def _run_module(module: str, descriptors: list[Descriptor], environment: dict[str, str]) -> None:
+def _serve(descriptors: list[Descriptor], environment: dict[str, str]) -> None:
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
@@ -76,10 +77,16 @@ def _run_module(module: str, descriptors: list[Descriptor], environment: dict[st
     os.dup2(descriptors[0].number, 0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(descriptors[1].number, 2)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
 
 
-FORKING = SimpleNamespace(Popen=Popen, DEVNULL=subprocess.DEVNULL)
+def _popen(command: Sequence[str], **options) -> "Forked | subprocess.Popen":
+    if command[1:] == ["-m", SERVER]:
+        return Forked(**options)
+    return subprocess.Popen(command, **options)  # of MXNet, whose processes must not have torch
+
+
+FORKING = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL)
 
 
 def fork_servers() -> None:
