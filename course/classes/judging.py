@@ -160,7 +160,7 @@ class Running:
 def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
     """Return a row for each exercise of the notebook's chapter, and what this machine cannot refuse to answers.
 
-    The process ends if it computes for :attr:`Limits.quiet` seconds for one answer.
+    An answer that makes it compute for :attr:`Limits.quiet` seconds is stopped, or ends this process.
     """
     exercises, missing, rows = all_texts(), set(), []
     for attempt in book.answers:
@@ -170,7 +170,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
         )
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
         for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
-            sandbox.limit_exercise(limits.quiet)
+            sandbox.limit_exercise(limits.quiet, _took_too_long)
             trial = replace(row, notes=[*row.notes], look=[], seconds=0.0)
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
@@ -181,6 +181,10 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
         row.seconds = round(row.seconds + time.process_time() - start, 2)
         rows.append(row)
     return rows, missing
+
+
+def _took_too_long() -> None:
+    raise Gone("judge")
 
 
 def _judge_one(

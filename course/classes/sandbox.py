@@ -2,10 +2,11 @@
 
 import os
 import resource
+import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
@@ -73,9 +74,20 @@ def limit_judge(memory: int) -> None:
     _set(limits)
 
 
-def limit_exercise(seconds: float) -> None:
-    """End this process if it computes for so many seconds from now on: an answer may make its judge compute in C."""
+def limit_exercise(seconds: float, over: Callable[[], object]) -> None:
+    """Call ``over()`` in the main thread when this process has computed for so many seconds from now on.
+
+    An answer may make its judge compute in C, where nothing can be called: after twice the time the process ends.
+    """
+
+    def stop(*_: object) -> None:
+        _set({resource.RLIMIT_CPU: (hard, hard)})  # the signal comes again every second
+        over()
+
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    signal.signal(signal.SIGXCPU, stop)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, 2 * seconds)
     _set({resource.RLIMIT_CPU: (ceil(time.process_time() + seconds), hard)})
 
 

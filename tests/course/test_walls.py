@@ -6,6 +6,8 @@ import select
 import socket
 import subprocess
 import sys
+from collections import deque
+from itertools import repeat
 from types import SimpleNamespace
 
 import nbformat
@@ -18,6 +20,7 @@ from course.classes import allowed, judging, running
 from course.classes.allowed import ABSENT, ALLOW, AND, EQUAL, KILL, LOAD, MACHINES, REFUSED, RETURN, program, table
 from course.classes.handed_in import Task
 from course.classes.judging import Limits
+from course.classes.line import Gone
 
 FIRST = "01-data-parallelism"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can confine a process so")
@@ -105,20 +108,29 @@ class Short(Limits):
     quiet = 1
 
 
+def endless(*_) -> None:
+    while True:
+        pass
+
+
+def endless_in_c(*_) -> None:
+    """No other thread runs meanwhile, and no handler of a signal."""
+    deque(repeat(0), maxlen=0)
+
+
+def greedy(*_) -> None:
+    with pytest.raises(MemoryError):
+        bytearray(3 << 30)
+    raise Gone("strange")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["computes", "remembers"])
-def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how):
-    """It ends, and its notebook has no verdict; or it cannot take the memory."""
-
-    def judge_one(row, *_):
-        if how == "computes":
-            while True:
-                pass
-        with pytest.raises(MemoryError):
-            bytearray(3 << 30)
-
+@pytest.mark.parametrize("how, mistake", [(endless, "judge"), (endless_in_c, None), (greedy, "strange")])
+def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how, mistake):
+    """The answer is stopped, or the judge ends by itself and its notebook has no verdict."""
     (path := tmp_path / "1.ipynb").write_text(nbformat.writes(notebook(FIRST, {"split": solving("split")})))
-    monkeypatch.setattr(judging, "_judge_one", judge_one)
+    monkeypatch.setattr(judging.attempts, "judged", how)
+    monkeypatch.setattr(judging, "_loaded", lambda *_: None)
     limits, nurseries = Short(memory=1 << 28), SimpleNamespace(language="en")
     judge = running.Judging(Task("anh", path, name="1.ipynb"), nurseries, limits)
     data = b"at first"
@@ -130,7 +142,8 @@ def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how):
         judge.stop()
         result = judge.result()
     assert not data, "it has not ended by itself"
-    assert bool(result["rows"]) == (how == "remembers") and bool(result["book"]["notes"]) == (how == "computes")
+    found = {row["exercise"]: (row["state"], row["mistake"]) for row in result["rows"]}
+    assert found.get("split") == (mistake and ("stopped", mistake)) and bool(result["book"]["notes"]) == (not mistake)
 
 
 @pytest.mark.slow(4)
