@@ -163,7 +163,7 @@ def parse(text: str) -> TopoMatrix:
         raise _refused("not-a-text", given=repr(text))
     lines = [*enumerate(map(_words, MARKS.sub(" ", text).splitlines()), 1)]
     if re.search("between two GPUs|(?:LINK TYPE|WEIGHT|ACCESS|HOPS) TABLE:", text, re.IGNORECASE):
-        raise _of_amd()
+        raise _refused("amd")
     rows = ((i, words[i + 1 :]) for _, words in lines for i, word in enumerate(words) if _GPU.fullmatch(word))
     before = next((i for i, cells in rows if cells and _CODE.fullmatch(cells[0])), 0)  # words of a log in each line
     lines = [(number, words[before:]) for number, words in lines]
@@ -197,7 +197,7 @@ def parse(text: str) -> TopoMatrix:
             if _P2P.fullmatch(cell):
                 raise _refused("p2p", line=number, cell=repr(cell))
             if gpu == other and cell in ("0", "SELF"):
-                raise _of_amd()
+                raise _refused("amd")
             if not _CODE.fullmatch(cell) or (cell == "X") != (gpu == other):
                 known = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
                 raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(cell), **known)
@@ -219,11 +219,7 @@ def _words(line: str) -> list[str]:
 
 
 def _refused(reason: str, **values: object) -> TopologyError:
-    return TopologyError(text(f"nvidia.{reason}", **values) + text("nvidia.give"))
-
-
-def _of_amd() -> TopologyError:
-    return TopologyError(text("nvidia.amd"))
+    return TopologyError(text(f"nvidia.{reason}", **values) + ("" if reason == "amd" else text("nvidia.give")))
 
 
 def _groups(gpus: Sequence[str], same: Callable[[str, str], bool]) -> list[list[str]]:

@@ -21,7 +21,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from numbers import Real
 from weakref import WeakKeyDictionary
@@ -48,7 +48,8 @@ Micro = tuple[Tensor, Tensor, float]  # inputs, labels, and their share of the l
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
 BEFORE = 1 << 30  # the tag of messages that are sent before the acts of a schedule
-PROBED: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()  # modules → whether they were in training then
+PROBED: "WeakKeyDictionary[object, bool]" = WeakKeyDictionary()  # modules and losses → whether they were in training
+PROBED[cross_entropy] = True
 
 
 class PipelineError(Brief, ValueError):
@@ -129,8 +130,13 @@ def _half_of_digits(*tensors: Tensor) -> float:
 def require_mean(loss: Loss, output: Tensor, micro: Sequence[Micro], examples: int) -> None:
     """Raise PipelineError unless the loss of a batch is the mean of those of its parts, by the labels that count.
 
-    The output of some ``examples`` stands for that of the others, too, as this does not depend on what the outputs are.
+    Each loss is looked at once. The output of some ``examples`` stands for that of the others, too, as this does not
+    depend on what the outputs are.
     """
+    with suppress(TypeError):  # of a loss that has no weak reference
+        if loss in PROBED:
+            return
+        PROBED[loss] = True
     drawn = torch.get_rng_state()
     try:
         rows = output.unflatten(0, (examples, -1))  # an example may have several
@@ -146,6 +152,8 @@ def require_mean(loss: Loss, output: Tensor, micro: Sequence[Micro], examples: i
     elif math.isfinite(found[0]) and not (
         abs(found[0] - sum(found[1:])) <= _half_of_digits(output, *values) * max(map(abs, found))
     ):
+        with suppress(TypeError):
+            del PROBED[loss]
         raise PipelineError(text("pipeline.loss"))
 
 
@@ -170,7 +178,6 @@ class Device:
         self.values: dict[str, Tensor] = {}  # activations x and gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (stage, micro-batch) → input and output
         self.total = 0.0  # the mean loss
-        self.probe = len(micro) > 1 and loss is not cross_entropy  # whether the loss is still to be looked at
         self.sizes: dict[tuple[int, int], int] = {}  # (number of a send, 0) → bytes
         for stage in stages.values():
             stage.zero_grad(set_to_none=True)
@@ -198,9 +205,8 @@ class Device:
         if len(output) != len(labels):
             raise PipelineError(text("pipeline.examples", stage=stage, rows=len(output), examples=len(labels)))
         if stage == self.last:
-            if self.probe:
+            if len(self.micro) > 1:
                 require_mean(self.loss, output, self.micro, len(labels))
-                self.probe = False
             output = weighted(self.loss, output, labels, share)
             if not math.isfinite(output.item()):
                 raise PipelineError(text("pipeline.not-finite", batch=i, loss=output.item()))
@@ -267,11 +273,11 @@ def one_device(stages: Sequence[nn.Module], batch: Batch, micro: int, loss: Loss
     for stage in stages:
         stage.zero_grad(set_to_none=True)
     total, parts = 0.0, shares(batch, split(batch, micro), loss)
-    for i, (inputs, labels, share) in enumerate(parts):
+    for inputs, labels, share in parts:
         output = inputs
         for number, stage in enumerate(stages):
             output = forward(f"{number}", stage, output, micro > 1)
-        if micro > 1 and not i and loss is not cross_entropy:
+        if micro > 1:
             require_mean(loss, output, parts, len(labels))
         output = weighted(loss, output, labels, share)
         if output.requires_grad:

@@ -76,7 +76,6 @@ class Device:
 
     def __init__(self, layers: Sequence[Layer], loss: Callable[[Tensor, Tensor], Tensor], cut: bool):
         self.layers, self.loss, self.cut = layers, loss, cut  # cut: whether there is more than one part of a batch
-        self.probe = cut and loss is not cross_entropy  # whether the loss is still to be looked at
         self.values: dict[str, Tensor] = {}  # activations x and their gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (layer, micro-batch) → input and output
 
@@ -111,9 +110,8 @@ class Device:
         if k + 1 < len(self.layers):
             self.values[f"x{k + 1}.{i}"] = output.detach()
         else:
-            if self.probe:
+            if self.cut:
                 require_mean(self.loss, output, self.batch, len(inputs))
-                self.probe = False
             output = weighted(self.loss, output, labels, share)
             if not math.isfinite(output.item()):
                 raise ShardError(text("shard.not-finite", loss=output.item()))

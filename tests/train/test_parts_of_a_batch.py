@@ -4,6 +4,7 @@ The reference is ``loss(net(X), y).backward()``, with the whole batch at once.
 """
 
 import copy
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -102,6 +103,33 @@ def test_a_loss_that_draws_random_numbers_is_not_compared():
 
     for work in everywhere(row, (X, LABELS), noisy):
         work()
+
+
+def test_a_loss_is_looked_at_once():
+    calls = []
+
+    def counted(output, labels):
+        calls.append(len(output))
+        return cross_entropy(output, labels)
+
+    for _ in range(3):
+        one_device(row(), (X, LABELS), 2, loss=counted)
+    assert sorted(calls) == [4] * 8 + [8]  # two per step, and once those of the whole batch and of its parts
+
+
+@dataclass
+class Scaled:
+    """A loss that has no weak reference as a key: it cannot be hashed."""
+
+    by: float
+
+    def __call__(self, output, labels):
+        return cross_entropy(output, labels, reduction="sum") * self.by
+
+
+def test_a_loss_that_cannot_be_a_key_is_looked_at_too():
+    with pytest.raises(PipelineError, match="plain mean"):
+        one_device(row(), (X, LABELS), 2, loss=Scaled(0.5))
 
 
 def test_probes_draw_no_random_numbers():
