@@ -54,8 +54,6 @@ from d2lps.carriers.execute import compile
 from d2lps.plan.acts import sends, updates
 from d2lps.view.drawing.still import origin
 
-pytestmark = pytest.mark.slow  # of several processes
-
 CARRIERS = [Processes, SharedMemory]
 BUFFERS = [
     (13, torch.float32),

@@ -21,8 +21,6 @@ from d2lps.carriers import ranks as ranks_module
 from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import Rendezvous
 
-pytestmark = pytest.mark.slow
-
 CARRIERS = [Processes, SharedMemory]
 each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)
 

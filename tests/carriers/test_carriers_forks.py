@@ -9,8 +9,6 @@ from importlib.util import find_spec
 import pytest
 from helpers.scripts import SECONDS, USUAL, torchrun
 
-pytestmark = pytest.mark.slow(30)
-
 SCRIPT = """
 import importlib.util, multiprocessing, os, signal, sys, time
 import torch

@@ -29,8 +29,6 @@ from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import KVError
 
-pytestmark = pytest.mark.slow  # of several processes
-
 CARRIERS = [Processes, SharedMemory]
 each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)
 ONES = torch.ones

@@ -25,7 +25,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
 def test_leftovers_are_removed_only_after_their_process_is_killed(tmp_path):
     command = [sys.executable, "-c", HOLDS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -64,7 +63,6 @@ def test_only_leftovers_are_removed(tmp_path):
     assert (other / "kept").exists() and link.is_symlink() and (full / "folder").exists()
 
 
-@pytest.mark.slow
 def test_a_server_holds_the_folder_of_its_socket(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder, descriptor = launch.socket_folder()

@@ -26,7 +26,6 @@ from d2lps.topology import TopologyError
 from d2lps.units import UnitError, bandwidth
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
 
 DEADLINE = 4.0
 RANKS = [f"rank{i}" for i in range(4)]

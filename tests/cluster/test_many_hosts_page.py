@@ -119,7 +119,6 @@ def two():
         yield hosts
 
 
-@pytest.mark.slow(10)
 @pytest.mark.parametrize("command, processes", [(by_ssh, 2), (by_slurm, 1), (in_kubernetes, 1)])
 def test_its_commands_train_on_two_hosts(two, command, processes):
     line = command().replace("cd d2lps", f"cd {shlex.quote(str(ROOT))}")

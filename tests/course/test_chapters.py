@@ -8,7 +8,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers.notebooks import IN_LAB
 from helpers.outputs import foreign, other_numbers, same_outputs, seen
 
 from course.book.library import Book
@@ -111,10 +110,7 @@ def page(cell: nbformat.NotebookNode) -> str:
     return "\n".join(o.data["text/html"] for o in cell.outputs if "text/html" in o.get("data", {}))
 
 
-@pytest.mark.parametrize(
-    "chapter",  # the runs of those that are executed in JupyterLab are counted in test_lab.py
-    [pytest.param(each, marks=pytest.mark.slow(1 if each in IN_LAB else 50)) for each in CHAPTERS],
-)
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_it_runs_from_top_to_bottom_and_shows_something(executed, chapter):
     for language in LANGUAGES:
         book = executed(chapter, language)

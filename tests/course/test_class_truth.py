@@ -44,7 +44,6 @@ def graded(tmp_path_factory) -> dict:
     return {"done": done, "out": out, "report": told(out), "chapters": chapters}
 
 
-@pytest.mark.slow(30)
 def test_each_published_solution_is_solved_without_notes(graded):
     rows = {row["exercise"]: row for row in graded["report"]["answers"] if row["learner"] in graded["chapters"]}
     assert rows.keys() == all_texts().keys()
@@ -52,7 +51,6 @@ def test_each_published_solution_is_solved_without_notes(graded):
     assert {id: row["sentence"] for id, row in rows.items() if row["state"] != "solved"} == {}
 
 
-@pytest.mark.slow
 def test_a_class_that_writes_as_in_jupyter_is_graded(graded):
     """The forms of the whole way, also through the sandbox."""
     rows = {row["learner"]: row for row in graded["report"]["answers"] if row["exercise"] == "own-gpu"}
@@ -61,7 +59,6 @@ def test_a_class_that_writes_as_in_jupyter_is_graded(graded):
 
 
 @linux
-@pytest.mark.slow
 def test_a_report_is_written_for_names_that_are_not_utf8(graded):
     done, out = graded["done"], graded["out"]
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -298,7 +298,6 @@ def _doubled(folder: Path) -> None:
 # ---- notes
 
 
-@pytest.mark.slow
 def test_right_answers_are_solved_and_wrong_ones_get_a_reason(graded):
     rows = graded["rows"]
     solved = [("anh", id) for id in ("own-gpu", "buckets", "staleness", "backup", "local-sgd", "labels", "beyond-sums")]
@@ -311,7 +310,6 @@ def test_right_answers_are_solved_and_wrong_ones_get_a_reason(graded):
     assert all(row["hint"] for row in rows.values() if row["state"] == "tried")
 
 
-@pytest.mark.slow
 def test_unreadable_files_are_reported_and_the_rest_is_graded(graded):
     rows, learners = graded["rows"], graded["report"]["learners"]
     assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
@@ -323,7 +321,6 @@ def test_unreadable_files_are_reported_and_the_rest_is_graded(graded):
     assert graded["done"].returncode == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CHEATS)
 def test_no_answer_gets_at_the_solutions_or_the_verdict(graded, name):
     if graded["report"]["not-shut-out"]:
@@ -331,7 +328,6 @@ def test_no_answer_gets_at_the_solutions_or_the_verdict(graded, name):
     assert graded["rows"][f"cheat-{name}", "own-gpu"]["state"] in ("tried", "stopped")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, refused", {"reads": "file", "asks-d2lps": "file", "runs": "process", "network": "network"}.items()
 )
@@ -344,7 +340,6 @@ def test_refused_attempts_are_in_the_report(graded, name, refused):
     assert str(ROOT) not in (graded["out"] / "class.json").read_text("utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOGS)
 def test_greedy_answers_are_stopped_alone(graded, name):
     row = graded["rows"][f"hog-{name}", "own-gpu"]
@@ -356,7 +351,6 @@ def test_greedy_answers_are_stopped_alone(graded, name):
         assert (row["state"], row["mistake"]) == ("stopped", "out-of-memory") and "512 MiB" in row["sentence"]
 
 
-@pytest.mark.slow
 def test_the_report_is_three_files_that_agree(graded):
     out, report = graded["out"], graded["report"]
     lines = [*csv.DictReader((out / "class.csv").read_text("utf-8-sig").splitlines())]
@@ -372,7 +366,6 @@ def test_the_report_is_three_files_that_agree(graded):
     )
 
 
-@pytest.mark.slow
 def test_the_gradebook_has_the_points_and_days_of_everyone(graded):
     with open(graded["out"] / "gradebook.csv", encoding="utf-8-sig", newline="") as file:
         first, *people = csv.reader(file)
@@ -385,7 +378,6 @@ def test_the_gradebook_has_the_points_and_days_of_everyone(graded):
     assert people[0][:3] == ["Lan, Ng", "4711", "A"] and graded["done"].returncode == 1  # the link was not graded
 
 
-@pytest.mark.slow
 def test_conspicuous_answers_are_noted_without_a_penalty(graded):
     rows = graded["rows"]
 
@@ -405,7 +397,6 @@ def test_conspicuous_answers_are_noted_without_a_penalty(graded):
     assert books["lan_LATE_4711_8801_01.ipynb"] == [note("late", days=1)] and books["lan_4711_8802_01-1.ipynb"] == []
 
 
-@pytest.mark.slow
 def test_the_reported_cause_is_the_true_one(graded):
     rows = graded["rows"]
     missing, group = rows["imports", "own-gpu"], rows["group", "own-gpu"]
@@ -416,7 +407,6 @@ def test_the_reported_cause_is_the_true_one(graded):
     assert (rows["endless", "own-gpu"]["mistake"], rows["endless", "split"]["state"]) == ("overtime", "solved")
 
 
-@pytest.mark.slow
 def test_each_learner_has_a_page_in_the_own_language(graded):
     pages = {path.stem: path.read_text("utf-8") for path in (graded["out"] / "learners").iterdir()}
     assert pages.keys() == graded["report"]["learners"].keys() >= graded["notable"]

@@ -109,7 +109,6 @@ def as_read(name: str, content: bytes) -> str:
     return text
 
 
-@pytest.mark.slow(60)
 def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
     written = handout.write(Book(solutions=False), tmp_path)
     assert [path.name for path in written] == [f"d2lps-{d2lps.__version__}-{language}.zip" for language in LANGUAGES]
@@ -140,7 +139,6 @@ def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
     assert (home / "workspace/en/13-choosing.ipynb").is_file()
 
 
-@pytest.mark.slow(9)
 def test_pages_and_paper_without_solutions_have_none_of_any_chapter(not_run):
     """What else a site has is made of these; test_site_build.py builds a whole one without solutions."""
     book = Book(solutions=False)
@@ -270,7 +268,6 @@ def test_a_handout_has_the_choice(mine):
     assert "exercise-both-ways" not in code["lesson.py"] and "solutions.py" not in code
 
 
-@pytest.mark.slow(4)
 def test_a_site_has_the_choice_and_its_name(mine, tmp_path, not_run):
     site = build(Book(), tmp_path / "site", not_run, pdf=False, say=lambda _: None)
     assert not list(site.rglob("*13-choosing*"))
@@ -304,7 +301,6 @@ def test_an_exercise_that_does_not_exist_cannot_be_chosen(mine):
         all_texts()
 
 
-@pytest.mark.slow(20)
 def test_a_class_is_graded_by_the_choice_and_by_ones_own_cases(mine, tmp_path, monkeypatch):
     monkeypatch.setenv("D2LPS_VARIANTS", str(EXAMPLE))
     learned = (

@@ -95,7 +95,6 @@ def write(folder, lesson):
         nbformat.write(book, folder / f"{name}.ipynb")
 
 
-@pytest.mark.slow(8)
 def test_each_reader_sees_their_own_words(books):
     def each(id: str) -> list[str]:
         return [books[name][id] for name in LANGUAGES]
@@ -112,7 +111,6 @@ def test_each_reader_sees_their_own_words(books):
     assert not any(sign in said for book in books.values() for said in book.values() for sign in "⟦⟠⟧")
 
 
-@pytest.mark.slow
 def test_columns_of_words_line_up_in_each_language(books):
     assert [books[name]["late"] for name in LANGUAGES] == ["Play--|", "Phát--|", "播放----|"]
     for name in LANGUAGES:
@@ -121,14 +119,12 @@ def test_columns_of_words_line_up_in_each_language(books):
         assert [row[at:] for row in rows] == ["0.25", "–"] and {row[at - 3 : at] for row in rows} == {"   "}
 
 
-@pytest.mark.slow
 def test_a_cell_acts_once_and_restores_the_readers_language(books):
     """Also after something that cannot be shown."""
     for name in LANGUAGES:
         assert books[name]["after"].split("\n")[0] == "('en', ['en', 'vi', 'zh'], [1])"
 
 
-@pytest.mark.slow(3)
 def test_a_cell_that_raises_is_not_hidden(tmp_path):
     write(tmp_path, WRONG)
     with pytest.raises(CellExecutionError, match="PlanError.*: a plan needs at least one node, but none was given\n"):

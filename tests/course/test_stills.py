@@ -46,7 +46,6 @@ def still(path) -> tuple[bytes, dict] | None:
     return (base64.b64decode(cell.outputs[0].data["image/png"]), cell.outputs[0]) if cell.outputs else None
 
 
-@pytest.mark.slow(10)
 def test_a_still_is_drawn_kept_and_drawn_again_when_the_race_changes(book, monkeypatch, capsys):
     main(["--root", str(book.root), "build"])
     folder = book.folder(SLUG)

@@ -54,19 +54,16 @@ def tried(request, tmp_path_factory):
             each.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIES)
 def test_attempt_to_reach_another_process_or_file_is_refused(tried, name):
     assert tried[0]["refused"][name] in ("EPERM", "EACCES", "ESRCH", "EXDEV")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TIOCSTI", "core scheduling", "outlive the keeper", "thread in a new namespace"])
 def test_arguments_are_refused_before_the_kernel_looks_at_them(tried, name):
     assert tried[0]["refused"][name] == "EPERM"
 
 
-@pytest.mark.slow
 def test_victim_is_unharmed(tried):
     _, victim, sockets, places = tried
     process = psutil.Process(victim.process)
@@ -85,12 +82,10 @@ def test_victim_is_unharmed(tried):
             assert file.read() == "as before"
 
 
-@pytest.mark.slow
 def test_right_answers_can_work(tried):
     assert tried[0]["work"] == "['slept'] b'x'"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "without, missing", [("landlock", ["files"]), ("seccomp", ["processes", "network"])], ids=lambda value: str(value)
 )
@@ -124,7 +119,6 @@ def greedy(*_) -> None:
     raise Gone("strange")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how, mistake", [(endless, "judge"), (endless_in_c, None), (greedy, "strange")])
 def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how, mistake):
     """The answer is stopped, or the judge ends by itself and its notebook has no verdict."""
@@ -146,7 +140,6 @@ def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how, mistake):
     assert found.get("split") == (mistake and ("stopped", mistake)) and bool(result["book"]["notes"]) == (not mistake)
 
 
-@pytest.mark.slow(4)
 def test_nursery_says_nothing_if_the_grader_has_ended():
     grader, end = socket.socketpair()
     grader.close()

@@ -36,11 +36,6 @@ def wrong_answers(id: str) -> dict[str, list]:
     return texts_of(id).solutions()["WRONG"][id]
 
 
-def marks(id: str) -> tuple:
-    """Return the marks of a test that judges an answer to this exercise."""
-    return (pytest.mark.slow,) if id in LONG else ()
-
-
 # ---- verdicts
 
 

@@ -3,8 +3,10 @@
 ``given`` has the files of tests. Tests with examples by hypothesis, which is compiled, are left out.
 """
 
+import json
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 
 sys.path[:0] = ["/course/packages", "/course", "/course/tests"]
@@ -49,7 +51,17 @@ hypothesis.strategies = sys.modules["hypothesis.strategies"] = ModuleType("hypot
 hypothesis.strategies.__getattr__ = lambda name: Anything()
 
 
-class English:
+class Quick:
+    """Run the quick tests, in English: the record of durations names the slow ones."""
+
+    def pytest_collection_modifyitems(self, items):
+        slow = json.loads(Path("tests/durations.json").read_text("utf-8"))["slow"]
+        items[:] = [
+            each
+            for each in items
+            if f"{each.path.relative_to('/course')}::{each.nodeid.partition('::')[2]}" not in slow
+        ]
+
     @pytest.fixture(autouse=True)
     def english(self):
         from d2lps.messages import speak
@@ -61,7 +73,7 @@ class English:
 
 # Tests that need torch, and two that nest lists too deep for the stack of WebAssembly.
 LEFT_OUT = "not torch and not what_is_not_even_json and not what_is_not_a_trace"
-OPTIONS = f"--noconftest|-c|/dev/null|-p|no:cacheprovider|-p|no:faulthandler|-m|not slow|-k|{LEFT_OUT}"
+OPTIONS = f"--noconftest|-c|/dev/null|-p|no:cacheprovider|-p|no:faulthandler|-k|{LEFT_OUT}"
 warnings = ["-W", "error::DeprecationWarning:d2lps", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
 print(sys.version)
-int(pytest.main(["-q", "-rf", *OPTIONS.split("|"), *warnings, *given], plugins=[English()]))  # noqa: F821
+int(pytest.main(["-q", "-rf", *OPTIONS.split("|"), *warnings, *given], plugins=[Quick()]))  # noqa: F821

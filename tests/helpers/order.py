@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,6 @@ LONG = 10.0  # seconds from which a test is a unit of its own, unless it shares 
 LOOKS = {"executed", "seen", "site"}
 
 
-def function(nodeid: str) -> str:
-    """Return the name of a test without its parameters."""
-    return nodeid.partition("[")[0]
-
-
 def file_of(nodeid: str) -> str:
     """Return the file of a test."""
     return nodeid.partition("::")[0]
@@ -35,7 +30,7 @@ class Durations:
     """The durations that an earlier run recorded, in seconds.
 
     Args:
-        slow: Test without its parameters → the longest of its calls, for tests that take ``SLOW`` or more.
+        slow: Test → the seconds of its call, for tests that take ``SLOW`` or more.
         units: The tests among them that are units of their own.
         rest: File → the sum of its other tests and of its fixtures.
     """
@@ -50,13 +45,13 @@ class Durations:
 
     def unit(self, nodeid: str) -> str:
         """Return the name of the unit to which a test belongs: its file, or itself if it is long."""
-        return nodeid if function(nodeid) in self.units else file_of(nodeid)
+        return nodeid if nodeid in self.units else file_of(nodeid)
 
     def of(self, nodeids: list[str]) -> dict[str, float]:
         """Return the expected seconds of each of these tests: the rest of a file is divided among its other tests."""
-        others = Counter(file_of(nodeid) for nodeid in nodeids if function(nodeid) not in self.slow)
+        others = Counter(file_of(nodeid) for nodeid in nodeids if nodeid not in self.slow)
         return {
-            nodeid: self.slow.get(function(nodeid)) or self.rest.get(file, 0.05 * others[file]) / (others[file] or 1)
+            nodeid: self.slow.get(nodeid) or self.rest.get(file, 0.05 * others[file]) / (others[file] or 1)
             for nodeid in nodeids
             for file in [file_of(nodeid)]
         }
@@ -68,21 +63,17 @@ class Durations:
         for item in items:
             unit = self.unit(item.nodeid)
             seconds[unit] += expected[item.nodeid]
-            if function(item.nodeid) in self.slow or LOOKS.intersection(item.fixturenames):
+            if item.nodeid in self.slow or LOOKS.intersection(item.fixturenames):
                 item.add_marker(pytest.mark.slow)
             if item.get_closest_marker("alone"):
                 last.add(unit)
             if "site" in item.fixturenames:  # the site shows the runs of all chapters
                 looks.add(unit)
-        key = {
-            unit: (
-                unit in last,
-                random.Random(f"{seed} {unit}").random() if seed else (unit in looks, -seconds[unit], unit),
-            )
-            for unit in seconds
-        }
-        if seed or longest_first:
-            items.sort(key=lambda item: key[self.unit(item.nodeid)])
+        if seed:
+            drawn = {unit: random.Random(f"{seed} {unit}").random() for unit in seconds}
+            items.sort(key=lambda item: ((unit := self.unit(item.nodeid)) in last, drawn[unit]))
+        elif longest_first:
+            items.sort(key=lambda item: ((unit := self.unit(item.nodeid)) in last, unit in looks, -seconds[unit], unit))
 
     def scheduler(self, config, log) -> LoadScopeScheduling:
         """Return a scheduler that gives each process the next unit in the order of the tests."""
@@ -116,7 +107,7 @@ class Progress:
     def __init__(self, durations: Durations, record: bool = False):
         self.durations, self.record = durations, record
         self.start, self.expected, self.done, self.running = time.monotonic(), {}, set(), {}
-        self.calls, self.others, self.shared = defaultdict(float), Counter(), set()
+        self.calls, self.others, self.shared = {}, Counter(), set()
         self.ended = threading.Event()
 
     def pytest_sessionstart(self, session):
@@ -135,10 +126,9 @@ class Progress:
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call":
-            name = function(report.nodeid)
-            self.calls[name] = max(self.calls[name], report.duration)
-            self.shared.update([name] if dict(report.user_properties).get("shares") else [])
-        self.others[file_of(report.nodeid), function(report.nodeid), report.when] += report.duration
+            self.calls[report.nodeid] = report.duration
+            self.shared.update([report.nodeid] if dict(report.user_properties).get("shares") else [])
+        self.others[file_of(report.nodeid), report.nodeid, report.when] += report.duration
 
     def pytest_sessionfinish(self, exitstatus):
         self.ended.set()

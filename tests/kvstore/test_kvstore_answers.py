@@ -249,7 +249,6 @@ def test_a_payload_is_skipped_once_and_never_from_its_middle():
             other.skip(frame)
 
 
-@pytest.mark.slow
 def test_a_store_tells_more_than_a_frame_holds(monkeypatch):
     monkeypatch.setattr("d2lps.kvstore.record.PAGE", 100_000)
     monkeypatch.setattr(frames, "TABLE", 300_000)

@@ -173,7 +173,6 @@ def test_a_reader_that_never_confirms_gets_bytes_by_socket(monkeypatch, passed):
     assert BLOCK < 4 * LARGE
 
 
-@pytest.mark.slow
 def test_what_was_shared_is_let_go_of(passed):
     def files():
         gc.collect()

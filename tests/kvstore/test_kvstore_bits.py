@@ -79,7 +79,6 @@ def test_each_worker_gets_the_sum_of_all(workers, servers, replicas, transport):
         assert each(stores, work) == [True] * workers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("secret", [b"", b"0123456789abcdef"])
 @pytest.mark.parametrize("servers, seed, replicas", [(1, 0, 0), (2, 1, 0), (3, 2, 0), (5, 0, 0), (2, 1, 1), (5, 2, 1)])
 def test_the_bits_are_the_same_for_any_number_of_servers_and_any_order_of_arrival(servers, seed, replicas, secret):

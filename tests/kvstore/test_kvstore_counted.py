@@ -237,8 +237,8 @@ class SynchronousPromises(Promises):
 @pytest.mark.parametrize(
     "machine",
     [
-        pytest.param(Promises, marks=[pytest.mark.alone, pytest.mark.slow(5)]),
-        pytest.param(SynchronousPromises, marks=pytest.mark.slow(45)),  # which waits
+        pytest.param(Promises, marks=pytest.mark.alone),
+        SynchronousPromises,  # which waits
     ],
 )
 def test_every_push_counts_once_whatever_interrupts_it(machine):
@@ -298,14 +298,12 @@ def late():
         yield stores
 
 
-@pytest.mark.slow
 def test_the_same_push_again_counts_each_key_once(late):
     late[0].push([A, B], [full(10), full(20)])
     late[1].push([A, B], [full(40), full(80)])
     assert [pulled(store, key) for store in late for key in (A, B)] == [[50.0], [100.0]] * 2
 
 
-@pytest.mark.slow
 def test_another_push_is_another(late):
     late[0].push(A, full(10))
     late[1].push([A, B], [full(40), full(80)])
@@ -314,7 +312,6 @@ def test_another_push_is_another(late):
     assert [pulled(late[0], A), pulled(late[0], B)] == [[0.0], [20.0]]
 
 
-@pytest.mark.slow
 def test_where_only_the_pull_fails_the_same_again_pulls():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         store, value, out = begun(stores, "w")[0], full(1), full(UNTOUCHED)
@@ -329,14 +326,12 @@ def test_where_only_the_pull_fails_the_same_again_pulls():
         assert value.tolist() == [1.0] * 3, "in place, and nothing had come"
 
 
-@pytest.mark.slow
 def test_a_key_that_was_not_counted_tells_one_push_from_another(late):
     with pytest.raises(Timeout) as error:  # of B the same bits as before, in another call: it waits for round 1
         late[0].push([A, B], [full(11), full(20)])
     assert error.value.counted == (A,)
 
 
-@pytest.mark.slow
 def test_what_is_refused_between_changes_nothing():
     with kvstore.cluster("dist_sync", 2, 2, deadline=1.0) as stores:
         begun(stores, A, B)[0].push(A, full(1))
@@ -350,7 +345,6 @@ def test_what_is_refused_between_changes_nothing():
         assert [pulled(stores[0], key) for key in (A, B)] == [[50.0], [100.0]]
 
 
-@pytest.mark.slow
 def test_a_repeated_push_keeps_the_pushes_of_others():
     with kvstore.cluster("dist_sync", 3, 1, deadline=1.0) as stores:
         begun(stores, "w", size=40_000)[1].push("w", full(10, 40_000))
@@ -363,7 +357,6 @@ def test_a_repeated_push_keeps_the_pushes_of_others():
         assert out.unique().tolist() == [111.0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 @pytest.mark.parametrize("pushed", [lambda x: x.t(), lambda x: [x.t()], lambda x: x.numpy().T, lambda x: x[:, ::2]])
 def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
@@ -380,7 +373,6 @@ def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
         assert torch.equal(x, before)
 
 
-@pytest.mark.slow
 def test_pushes_that_fail_give_their_memory_back():
     with kvstore.cluster("dist_sync", 2, 1, deadline=0.1) as stores:
         store, value = begun(stores, "w", size=100_000)[0], torch.ones(100_000)
@@ -710,7 +702,6 @@ def test_a_refused_push_fails_at_once_and_may_be_repeated(elements, replicas, re
         assert each(stores, work) == [[5.0]] * 2  # the others have not waited in vain
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value, both", [(2.0, 1), (3.0, 2)])
 def test_an_unknown_key_may_be_given_alone(value, both):
     servers = tables("dist_async", workers=1, servers=2)
@@ -729,7 +720,6 @@ def test_an_unknown_key_may_be_given_alone(value, both):
         assert out.tolist() == [2.0 + value * (both - 1)] * 3
 
 
-@pytest.mark.slow
 def test_a_connection_cut_under_full_load_is_made_again():
     """A worker that asks again must read, too: a server that cannot send its answers takes nothing."""
     keys, size = [*range(800)], 15_000  # 48 MB, in frames of up to 1 MiB

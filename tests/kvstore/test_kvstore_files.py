@@ -380,7 +380,6 @@ def gone_on(path, rule, rounds):
         return out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("kind, replicas", KINDS)
 def test_a_save_has_the_values_at_the_barrier(kind, replicas, rule, tmp_path, held):
@@ -421,7 +420,6 @@ def test_a_save_has_the_values_at_the_barrier(kind, replicas, rule, tmp_path, he
         assert equal(gone_on(also, rule, range(3, 6)), expected[1])
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F2", "server killed while its store is saved in the background")
 def test_the_backup_continues_after_its_server_is_killed_during_a_read(tmp_path, monkeypatch):
     """It has kept the same, and goes on with it, whoever takes the place of the dead one."""
@@ -467,7 +465,6 @@ def test_a_repeated_keep_takes_one_snapshot():
     assert seen == [(0, []), (1, [0]), (1, [0]), (1, [0]), (1, []), (1, []), (2, [1]), (2, [1])]
 
 
-@pytest.mark.slow
 def test_a_snapshot_is_lost_with_both_of_its_servers(tmp_path, held):
     """A newcomer has what is there now, not what was: that save fails, and the next one does not."""
     path = tmp_path / "saved"
@@ -569,7 +566,6 @@ def test_a_wait_that_timed_out_or_was_interrupted_may_be_repeated(tmp_path, held
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
 
 
-@pytest.mark.slow
 def test_close_waits_for_the_file_on_worker_0_alone(tmp_path, held):
     def work(store):
         began(store)
@@ -587,7 +583,6 @@ def test_close_waits_for_the_file_on_worker_0_alone(tmp_path, held):
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp_path, held):
     path = tmp_path / "saved"
@@ -606,7 +601,6 @@ def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["saved"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_worker_lost_meanwhile_does_not_end_a_save(replicas, tmp_path, held):
     """The call that needs the lost worker raises; the file is what it was to be."""
@@ -629,7 +623,6 @@ def test_a_worker_lost_meanwhile_does_not_end_a_save(replicas, tmp_path, held):
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), there)
 
 
-@pytest.mark.slow
 def test_a_lost_worker_0_leaves_the_older_file_and_no_snapshot(tmp_path, held):
     path = tmp_path / "saved"
 
@@ -735,7 +728,6 @@ def old_and_new(tmp_path_factory):
     return old, path.read_bytes()
 
 
-@pytest.mark.slow(4)
 @pytest.mark.fault("F8", "killed at every step of a save in the background")
 @pytest.mark.parametrize(
     "step, number", [*((step, signal.SIGKILL) for step in [*STEPS, None]), ("write", signal.SIGTERM)]
@@ -791,7 +783,6 @@ with kvstore.create("dist_sync", servers=1, joining=60.0) as store:
 """
 
 
-@pytest.mark.slow(15)
 @pytest.mark.fault("F8", "worker 0 ended by torchrun, during a save, because another worker has failed")
 @pytest.mark.parametrize("exits", [False, True], ids=["dies, in the background", "exits, in the foreground"])
 def test_ended_by_torchrun_the_old_file_is_there_or_the_new_one(exits, tmp_path):
@@ -815,7 +806,6 @@ def limited(path, nbytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
 
 
-@pytest.mark.slow(2)
 @pytest.mark.fault("F8", "a file that may not be so long, in the background")
 def test_a_file_that_cannot_grow_leaves_the_old_one(tmp_path, old_and_new):
     path, (old, new) = tmp_path / "saved", old_and_new
@@ -843,7 +833,6 @@ def on_a_small_disk(pipe, path, room):
     pipe.send((path.read_bytes(), os.listdir(path.parent)))
 
 
-@pytest.mark.slow(1)
 @pytest.mark.fault("F8", "a disk that is full, in the background")
 def test_a_disk_that_is_full_leaves_the_old_one(tmp_path, old_and_new):
     pipe, theirs = FORKED.Pipe()

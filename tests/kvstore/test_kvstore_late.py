@@ -281,7 +281,6 @@ def test_ctrl_c_ends_a_call_whose_turn_to_send_does_not_come():
         assert pulled(store) == [0.0]
 
 
-@pytest.mark.slow
 def test_an_answer_that_no_call_waits_for_is_not_kept():
     size = 40_000
     with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as cluster:
@@ -317,7 +316,6 @@ def test_interrupts_need_no_attributes():
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.slow
 def test_a_close_that_is_interrupted_leaves_no_line_open(monkeypatch):
     with kvstore.cluster("dist_async", 1, 3) as (store,):
 

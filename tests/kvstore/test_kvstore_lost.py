@@ -217,7 +217,6 @@ def test_a_worker_that_one_server_goes_on_without_leaves_the_others():
         assert out.unique().tolist() == [3.0]
 
 
-@pytest.mark.slow
 def test_an_answer_that_takes_longer_than_the_deadline_is_late_and_its_server_is_not_lost():
     with kvstore.cluster(workers=1, deadline=0.5, transport="tcp") as (only,):
         only.init("w", torch.arange(3.0))
@@ -347,7 +346,6 @@ with kvstore.create("dist_sync", servers=2, deadline={deadline}, joining=60.0, r
 
 
 @STOOD
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_processes_that_are_all_stopped_go_on(replicas, tmp_path):
     numbers = {"deadline": 1.0, "stopped": 2.5, "rounds": 60, "replicas": replicas}

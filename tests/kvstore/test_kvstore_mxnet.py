@@ -26,7 +26,6 @@ from d2lps.kvstore.pslite.store import DTYPES
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="MXNet 1.9.1 is for Linux on x86-64"
 )
-pytestmark = [pytestmark, pytest.mark.slow]  # of several processes
 LARGE = 1_200_000  # more than MXNet's bound, above which it cuts a key in parts
 
 

@@ -89,7 +89,6 @@ with kvstore.create("dist_sync", servers=2, joining=60.0, transport='tcp') as st
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport, where", [("tcp", "tuple"), (None, "str")])
 def test_a_store_of_one_host_may_go_over_tcp(tmp_path, transport, where):
     script = tmp_path / "work.py"
@@ -97,7 +96,6 @@ def test_a_store_of_one_host_may_go_over_tcp(tmp_path, transport, where):
     assert forked(script, 2, D2LPS_SECRET="of this test alone") == [[f"[5.0] {{'{where}'}}"]] * 2
 
 
-@pytest.mark.slow
 def test_over_tcp_a_secret_is_wanted(tmp_path):
     script = tmp_path / "work.py"
     lines = TRANSPORT.replace("\n", "\n    ")
@@ -189,7 +187,6 @@ def test_a_key_of_another_shape_is_refused_also_if_it_has_as_many_elements(their
         workers[1].init("w", ours)  # which is right
 
 
-@pytest.mark.slow
 def test_two_inits_that_differ_are_refused():
     def work(store):
         try:
@@ -222,7 +219,6 @@ def fails(kind, call, **options):
         return said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_worker_that_has_left_is_named_in_the_language_of_the_reader(replicas):
     def push(store):
@@ -236,7 +232,6 @@ def test_a_worker_that_has_left_is_named_in_the_language_of_the_reader(replicas)
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_wait_that_is_too_long_says_so_in_the_language_of_the_reader(replicas):
     said = fails(Timeout, lambda store: store.pushpull("w", torch.ones(3)), replicas=replicas)

@@ -50,7 +50,6 @@ PARTED = pytest.mark.fault("F5", "primary cut off from all but a worker")
 FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
 
 
-@pytest.mark.slow(8)
 @pytest.mark.parametrize(
     "first, many, kind, changes",
     [
@@ -76,7 +75,6 @@ def test_schedules_are_hard(kind):
     assert max(world.view.number for world in worlds) > 5, "views change again and again"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong not in TOO_RARE], ids=lambda wrong: wrong.__name__)
 def test_a_wrong_way_breaks_one(wrong):
     seeds = [FOUND.get(wrong.__name__, 0), *range(10_000)]

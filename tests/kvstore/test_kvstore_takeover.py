@@ -99,7 +99,6 @@ def undisturbed(rule="sgd"):
     return trained(rule=rule, replicas=0)
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F14", "a newcomer takes the place of a server that was killed")
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 def test_a_server_is_killed_and_the_bits_are_the_same(rule):
@@ -107,7 +106,6 @@ def test_a_server_is_killed_and_the_bits_are_the_same(rule):
     assert all(map(torch.equal, trained(rule=rule, troubles=troubles), undisturbed(rule)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("later", [0.0, 0.001, 0.002, 0.004, 0.008])
 @pytest.mark.parametrize("server", range(SERVERS))
 def test_the_bits_are_the_same_whenever_a_server_is_killed(server, later):
@@ -118,7 +116,6 @@ def test_the_bits_are_the_same_over_tcp_with_a_secret():
     assert all(map(torch.equal, trained(troubles=[(3, "kill", 0, 0.0)], transport="tcp"), undisturbed()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
 def test_no_push_is_lost_or_counted_twice(kind):
     """Worker i pushes 1000^i: the digits of the sum say how often each was counted."""
@@ -144,7 +141,6 @@ def test_no_push_is_lost_or_counted_twice(kind):
             assert end.tolist() == [float(sum(pushes * 1000**rank for rank in range(workers)))] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F3", "both servers of a pair killed")
 def test_both_members_are_lost_and_the_keys_are_named():
     def work(store):
@@ -215,7 +211,6 @@ def test_pushes_of_a_worker_that_leaves_stay():
         assert each(servers, work) == [5.0, 5.0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 def test_a_worker_that_does_not_come_to_the_new_primary_is_lost(lost):
     def work(store):
@@ -254,7 +249,6 @@ def test_unsent_values_are_not_changed_by_later_calls():
         assert held.memory["sgd"]["velocity"].tolist() == [1.0] * 3
 
 
-@pytest.mark.slow
 def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
     """No message is longer than a frame may be."""
     keys = [f"layer.{number}.{'weight' * 20}" for number in range(1500)]
@@ -341,7 +335,6 @@ class Killed:
         return all(len(view.members) == 2 for view in self.servers.views)
 
 
-@pytest.mark.slow(10)
 @pytest.mark.fault("F2", "server killed between any two messages")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
@@ -359,7 +352,6 @@ def test_a_server_is_killed_at_every_message(kind, when, monkeypatch):
     assert at > 20, "there were many moments to be killed at"
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F5", "servers cut off from one another, and healed")
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
@@ -378,7 +370,6 @@ def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
             assert [host.number for host in leading] == [servers.views[slot].members[0]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 1.5])
 def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, monkeypatch):
     """What came before the register answered was let go, and counted as sent: the first call waited in vain."""
@@ -393,7 +384,6 @@ def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, mo
         assert out.tolist() == [1.0] * 3
 
 
-@pytest.mark.slow
 def test_a_command_dropped_by_a_backup_is_sent_again(monkeypatch):
     """Whatever else goes on between the two meanwhile."""
     hear, dropped = Slot.hear, []
@@ -412,7 +402,6 @@ def test_a_command_dropped_by_a_backup_is_sent_again(monkeypatch):
     assert len(dropped) >= 3
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F4", "backup that lags")
 def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
     right, hear = wanted("dist_sync"), Slot.hear
@@ -541,7 +530,6 @@ def test_a_pull_that_waits_for_the_backup_does_not_wait_for_a_worker_that_leaves
 
 
 @STILL
-@pytest.mark.slow
 @pytest.mark.parametrize("kind, options", [("dist_async", {}), ("dist_ssp", {"staleness": 1})])
 def test_no_pull_after_a_barrier_is_older_than_it(kind, options):
     with begun(kind, **options) as servers:
@@ -555,7 +543,6 @@ def test_no_pull_after_a_barrier_is_older_than_it(kind, options):
 
 
 @STILL
-@pytest.mark.slow
 def test_no_pull_after_a_load_is_older_than_it(tmp_path):
     with begun("dist_sync") as servers:
         each(servers, lambda store: store.save(tmp_path / "saved"))
@@ -569,7 +556,6 @@ def test_no_pull_after_a_load_is_older_than_it(tmp_path):
 
 
 @STILL
-@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_worker_that_computes_or_leaves_meanwhile_is_not_lost(leaves):
     """It asks for nothing for longer than the deadline; asynchronously, others go on without a worker that leaves."""
@@ -587,7 +573,6 @@ def test_a_worker_that_computes_or_leaves_meanwhile_is_not_lost(leaves):
 
 
 @STILL
-@pytest.mark.slow
 def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
     """Calls raise meanwhile and say what is not known; the same call repeated counts once."""
 
@@ -610,7 +595,6 @@ def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
         assert pulled(servers[0], "w", SIZE) == [3.0]
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F2", "server killed while a push that counts is interrupted")
 def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
     with begun("dist_sync", deadline=4.0) as servers:
@@ -634,7 +618,6 @@ def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
 
 
 @PARTED
-@pytest.mark.slow
 def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
     """What the backup says still comes, and its sign of life does not say whether it has taken over."""
     with begun() as servers, unheard(servers, 1) as register:
@@ -645,7 +628,6 @@ def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
 
 
 @PARTED
-@pytest.mark.slow
 def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
     """Also if the pull of a pushpull is late: another primary would not know of the push."""
 
@@ -668,7 +650,6 @@ def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
 
 
 @PARTED
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_sync"])
 def test_a_key_that_another_primary_has_may_be_pushed(kind):
     """Worker 1 begins it at the first primary, worker 0 gives its value to the next one."""
@@ -697,7 +678,6 @@ def test_a_primary_refuses_without_waiting_for_its_backup():
 
 
 @RESETTLED
-@pytest.mark.slow
 @pytest.mark.parametrize("what, value", [("save", 20.0), ("load", 2.0)])
 def test_a_save_or_load_waits_for_a_worker_that_comes_late_to_the_new_primary(what, value, monkeypatch, tmp_path):
     """The open round begins anew there: no worker is in the midst of it."""
@@ -714,7 +694,6 @@ def test_a_save_or_load_waits_for_a_worker_that_comes_late_to_the_new_primary(wh
 
 
 @RESETTLED
-@pytest.mark.slow
 def test_a_save_in_the_midst_of_a_round_is_refused_after_a_takeover(tmp_path):
     with begun("dist_sync", deadline=2.0) as servers:
         servers.kill(0)
@@ -756,7 +735,6 @@ def answered(ask) -> View:
     return heard[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["process", "store"])
 def test_one_of_two_proposals_is_taken(kind, held):
     ends = [StoreRegister(held[1], "run") for _ in range(2)] if kind == "store" else [Register()] * 2
@@ -772,7 +750,6 @@ def test_one_of_two_proposals_is_taken(kind, held):
         end.close()
 
 
-@pytest.mark.slow(3)
 @pytest.mark.fault("F5", "process of the rendezvous stopped")
 def test_no_worker_waits_for_a_stopped_process(held):
     process, connect = held
@@ -898,7 +875,6 @@ def of_one_process():
 
 
 @NOTHING_LEFT
-@pytest.mark.slow(12)
 @pytest.mark.fault("F2", "server process killed while its store is saved in the background, then the other one")
 @pytest.mark.fault("F2", "server process killed, over TCP")
 def test_saves_stay_complete_while_servers_are_killed_in_turn(tmp_path, of_one_process):
@@ -910,7 +886,6 @@ def test_saves_stay_complete_while_servers_are_killed_in_turn(tmp_path, of_one_p
 
 
 @NOTHING_LEFT
-@pytest.mark.slow(12)
 @pytest.mark.fault("F2", "server process ended by SIGTERM, then the other one by SIGINT")
 @pytest.mark.fault("F14", "a newcomer takes the place of a server process that was ended by SIGTERM or SIGINT")
 def test_server_that_is_ended_politely_is_replaced_again_and_again(tmp_path, of_one_process):
@@ -949,14 +924,12 @@ def test_server_that_cannot_be_replaced_is_reported_once(monkeypatch, caplog):
 
 
 @NOTHING_LEFT
-@pytest.mark.slow(8)
 @pytest.mark.fault("F4", "server process stopped, and revived when another has taken over")
 def test_a_server_that_is_stopped_is_put_out_and_counts_no_more(tmp_path, of_one_process):
     assert ran(tmp_path, STOPPED.strip()) == [of_one_process] * 2
 
 
 @NOTHING_LEFT
-@pytest.mark.slow(8)
 @pytest.mark.fault("F3", "both servers of a pair killed at once")
 def test_processes_of_a_pair_are_killed_and_the_keys_are_named(tmp_path):
     for (found,) in ran(tmp_path, BOTH.strip(), {"deadline": 3.0}):

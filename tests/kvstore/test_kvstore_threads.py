@@ -23,7 +23,6 @@ from d2lps.kvstore import KVError, Refused
 from d2lps.kvstore.calls import Calls
 
 
-@pytest.mark.slow
 def test_threads_push_to_one_key_one_after_the_other_and_to_several_side_by_side():
     with kvstore.cluster("dist_async", 1, 2) as (store,):
         keys = ["a", "b"]
@@ -97,7 +96,6 @@ begun.wait(60)
 """
 
 
-@pytest.mark.slow
 def test_at_the_end_of_an_interpreter_the_threads_of_a_cluster_end_first():
     """Python ends them where they are: in the midst of torch, which aborts the process, once in four times."""
     ended = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=120)
@@ -182,7 +180,6 @@ def is_refused(store):
 IN_A_CHILD = {"leaves": lambda store: atexit._run_exitfuncs(), "uses": is_refused, "lets go": lets_go}
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F15", "a worker with a store that forks")
 @pytest.mark.parametrize("kind, how", [("local", "uses"), *itertools.product(("dist_async", "processes"), IN_A_CHILD)])
 def test_a_forked_child_is_refused_and_disturbs_no_store_of_its_parent(kind, how, monkeypatch):

@@ -276,7 +276,6 @@ def test_a_save_or_load_that_was_interrupted_is_done_again(tmp_path):
         assert pulled(store) == [value]
 
 
-@pytest.mark.slow
 def test_a_barrier_that_was_interrupted_as_it_was_done_is_done_once():
     """It is a new one if its worker has called something else since, but not if another thread of it has pushed."""
     with cluster(kind="dist_sync", deadline=1.0) as stores:
@@ -294,7 +293,6 @@ def test_a_barrier_that_was_interrupted_as_it_was_done_is_done_once():
             first.barrier()
 
 
-@pytest.mark.slow
 def test_a_worker_that_has_given_up_a_barrier_is_not_there():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         for store, other in ((stores[1], 0), (stores[0], 1)):
@@ -303,7 +301,6 @@ def test_a_worker_that_has_given_up_a_barrier_is_not_there():
         assert each(stores, lambda store: store.barrier()) == [None, None]
 
 
-@pytest.mark.slow
 def test_after_a_load_a_push_is_a_new_one(tmp_path):
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.init("w", full(0)))
@@ -417,7 +414,6 @@ def late_barriers(server):
     return late
 
 
-@pytest.mark.slow
 def test_a_file_that_takes_longer_than_the_deadline_is_waited_for(monkeypatch, tmp_path):
     with kvstore.cluster(workers=2, deadline=0.5) as workers:
         each(workers, lambda worker: worker.init("w", torch.ones(3)))
@@ -432,7 +428,6 @@ def test_a_file_that_takes_longer_than_the_deadline_is_waited_for(monkeypatch, t
         assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None, None]
 
 
-@pytest.mark.slow
 def test_a_worker_waits_for_a_worker_0_that_does_nothing_no_longer_than_the_deadline():
     with kvstore.cluster(workers=2, deadline=0.5) as workers:
         each(workers, lambda worker: worker.init("w", torch.ones(3)))

@@ -99,7 +99,6 @@ def test_autograd_notices_that_a_saved_tensor_is_overwritten(size):
             squared.backward()
 
 
-@pytest.mark.slow
 def test_the_package_is_there_without_docstrings():
     program = "from d2lps import kvstore; kvstore.Placement(2); print(kvstore.create('local').type)"
     done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, timeout=120)
@@ -356,7 +355,6 @@ def test_an_answer_that_cannot_be_put_in_its_place_is_an_error_of_that_call_alon
         assert pulled(store, "w", 40_000) == [1.0]
 
 
-@pytest.mark.slow(4)
 def test_names_longer_than_a_frame_travel_in_several():
     names = ["\U0001f600" * 253 + chr(0x20000 + i) for i in range(4200)]
     with kvstore.cluster("dist_sync", 1, 1) as (store,):

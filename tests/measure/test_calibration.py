@@ -67,7 +67,6 @@ def test_the_ping_pong_alone_sees_no_crowd():
     assert off(naive) == pytest.approx(1, rel=0.01)
 
 
-@pytest.mark.slow
 def test_measured_values_are_positive_and_labeled():
     result = calibrate(Here(), NODES, repeats=3)
     assert min(result.alone, result.together, result.adding, result.adding_alone) > 1e6
@@ -200,7 +199,6 @@ def compared():
     return figures, compare(plans, "500 kB", carrier, figures, repeats=1)
 
 
-@pytest.mark.slow(20)
 @pytest.mark.parametrize("per_host", [1, 2])
 def test_real_processes_find_their_hosts_and_the_slow_wire(per_host):
     try:

@@ -37,7 +37,6 @@ from helpers.exercises import (
     ids_of,
     in_each_language,
     judged,
-    marks,
     with_parameters,
     wrong_answers,
 )
@@ -127,7 +126,7 @@ def assert_right(id, answer, verdicts):
             assert verdict.trace.plan == answer(*EXERCISES[id].cases[0].arguments)
 
 
-@pytest.mark.parametrize("id", [pytest.param(id, marks=marks(id)) for id in IDS])
+@pytest.mark.parametrize("id", IDS)
 def test_the_solution_passes_even_if_it_empties_its_arguments(id):
     answer = texts_of(id).solution()
     verdicts = judged(id, answer if id in LONG else greedy(id))
@@ -138,16 +137,14 @@ def test_the_solution_passes_even_if_it_empties_its_arguments(id):
         assert judged(id, answer) == verdicts, "the first attempt has changed the cases"
 
 
-@pytest.mark.parametrize(
-    "id, answer", [pytest.param(id, each, marks=marks(id)) for id, answers in RIGHT.items() for each in answers]
-)
+@pytest.mark.parametrize("id, answer", [pytest.param(id, each) for id, answers in RIGHT.items() for each in answers])
 def test_a_right_answer_unlike_the_solution_passes(id, answer):
     assert_right(id, answer, judged(id, answer))
 
 
 def every_wrong() -> list:
     return [
-        pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}", marks=marks(id))
+        pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}")
         for id in IDS
         for mistake, answers in wrong_answers(id).items()
         for i, answer in enumerate(answers, 1)
@@ -195,7 +192,6 @@ def test_a_hostile_answer_gets_a_sentence(id, monkeypatch):
         assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("id", [id for id in PLAYED if "endless" not in wrong_answers(id)])
 def test_an_endless_answer_is_stopped(id):
     verdict = check_exercise(id, endless, "300 ms")

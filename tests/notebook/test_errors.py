@@ -13,8 +13,6 @@ from nbclient.exceptions import CellExecutionError
 
 from d2lps.units import UnitError
 
-pytestmark = pytest.mark.slow
-
 WRONG = """import d2lps
 d2lps.speak("vi")
 

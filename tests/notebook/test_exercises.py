@@ -287,7 +287,6 @@ def test_the_line_that_raised_is_named():
     assert "line 3 raised IndexError" in check_exercise("own-gpu", names["answer"]).sentence
 
 
-@pytest.mark.slow
 def test_an_endless_answer_is_stopped():
     beats = []
 
@@ -306,7 +305,6 @@ def test_an_endless_answer_is_stopped():
     assert len(beats) == stopped
 
 
-@pytest.mark.slow
 def test_an_answer_that_hangs_outside_python_does_not_hang_the_notebook():
     release = threading.Event()
     verdict = check_exercise("own-gpu", lambda gpus: release.wait(), deadline="200 ms")
@@ -327,7 +325,6 @@ def test_an_answer_that_catches_everything_is_stopped_too():
     assert verdict.mistake == "endless"
 
 
-@pytest.mark.slow
 def test_the_deadline_works_in_any_thread():
     verdicts = []
     thread = threading.Thread(target=lambda: verdicts.append(check_exercise("own-gpu", sharded)))

@@ -123,7 +123,6 @@ MEASURED = {  # parts of the sentence about the solution
 # ---- servers
 
 
-@pytest.mark.slow
 def test_the_model_says_what_the_formula_says():
     for case in EXERCISES["servers"].cases:
         machine, server = (d2lps.units.bandwidth(rate) for rate in (case.machine, case.server))
@@ -201,7 +200,6 @@ def byteps(n, k):
     return Fraction(2 * n * (n - 1), n * n + k * n - 2 * k)
 
 
-@pytest.mark.slow
 def test_no_other_mix_is_better():
     for case in EXERCISES["best-mix"].cases:
         hosts, _, servers = case.arguments

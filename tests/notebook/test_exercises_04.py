@@ -180,7 +180,6 @@ def test_a_deadlock_is_seen_and_not_waited_for(monkeypatch):
         assert verdict.mistake == mistake and "worker1 in pu" in verdict.sentence
 
 
-@pytest.mark.slow
 def test_nothing_stays_behind():
     wrong = wrong_answers("push-pull")
     before = set(threading.enumerate())
@@ -246,7 +245,6 @@ def test_a_run_is_the_same_every_time():
                 assert [message for at, who, message in run if (at, who) == (dst, src)] == list(range(5))
 
 
-@pytest.mark.slow
 def test_the_network_names_deadlock_and_idleness(monkeypatch):
     with pytest.raises(network.Deadlock):
         net = network.Network(["a", "b"], lambda able: able[0])

@@ -168,7 +168,6 @@ def test_the_detector_gets_the_arrivals():
 # ---- interval
 
 
-@pytest.mark.slow
 def test_the_mean_is_that_of_drawn_failures():
     """Daly's exact mean, beside runs of 100,000 saves: within 5 %."""
     for case in EXERCISES["interval"].cases:

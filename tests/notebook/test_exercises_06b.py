@@ -254,7 +254,6 @@ def test_the_same_schedule_is_the_same_run():
     assert one == other and len(one) > 50
 
 
-@pytest.mark.slow
 def test_the_sentence_shows_the_schedule_that_fails():
     early = judged("fault-tolerance", wrong_answers("fault-tolerance")["acked-too-early"][0])
     for language in LANGUAGES:
@@ -297,7 +296,6 @@ def test_a_disk_keeps_copies():
     assert kept and all("afterwards" not in each for each in kept)
 
 
-@pytest.mark.slow
 def test_a_crash_passes_handlers_of_exceptions():
     def answer(disk, send):
         solved = partial(SOLVED["count-once"], disk, send)()
@@ -313,7 +311,6 @@ def test_a_crash_passes_handlers_of_exceptions():
     assert check_exercise("count-once", answer, deadline="100 s").passed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [lambda worker, key: f"{worker}{key}", lambda worker, key: f"{key}{worker}"])
 def test_names_that_run_together_are_one_count_for_several(name):
     verdict = check_exercise("count-once", lambda disk, send: silent_on_old_pushes(disk, send, name), "100 s")
@@ -323,7 +320,6 @@ def test_names_that_run_together_are_one_count_for_several(name):
 # ---- hashing
 
 
-@pytest.mark.slow
 def test_a_server_that_joins_takes_its_part():
     for case in EXERCISES["hashing"].cases:
         if len(set(Counter(dict(case.hosts).values()).values())) > 1:

@@ -102,7 +102,6 @@ def test_a_strategy_that_fails_says_why_and_the_others_go_on():
     assert lab.player is None and lab.traces == {} and repr(lab) == "<explore: mine>"
 
 
-@pytest.mark.slow
 def test_large_plans_are_shown_as_numbers():
     lab = explore({"shards": sharded}, gpus=16)
     assert lab.player is not None
@@ -138,7 +137,6 @@ def test_invalid_input_is_refused(wrong, error):
         explore(**wrong)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spoken", LANGUAGES)
 def test_sliders_are_named_in_the_language_of_the_reader(spoken):
     speak(spoken)

@@ -11,7 +11,6 @@ from d2lps import aggregate_at, explore, one_memory, ring, sharded, speak
 from d2lps.messages import LANGUAGES
 from d2lps.notebook.explore_page import LARGEST
 
-pytestmark = pytest.mark.slow
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 
 PAGE = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title><main>%s</main>'

@@ -22,7 +22,6 @@ CELLS = [
 ]
 
 
-@pytest.mark.slow(20)
 def test_an_exported_notebook_plays_without_network(chromium, tmp_path, monkeypatch):
     place = workspaces.enter(tmp_path / "course", monkeypatch)
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])

@@ -51,7 +51,6 @@ def test_several_switches_share_the_gpus_and_nvlinks_join_neighbors_in_a_ring():
         pcie_server(4, switches=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_position_works_from_a_file_with_keys_alone(new_page, tmp_path, language):
     speak(language)

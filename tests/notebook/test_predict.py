@@ -377,7 +377,6 @@ CELLS = [
 ]
 
 
-@pytest.mark.slow(8)
 def test_a_kernel_goes_on_without_a_learner_and_shows_the_answer_once_there_is_one(place, tmp_path):
     def run(*cells):
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

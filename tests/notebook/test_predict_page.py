@@ -15,7 +15,6 @@ from d2lps.messages import LANGUAGES
 from d2lps.notebook.predict import known
 from d2lps.notebook.predict_page import ASK, PredictionError, number_text
 
-pytestmark = pytest.mark.slow(3)
 chromium = browsers.chromium
 
 ASKED = {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}

@@ -23,8 +23,6 @@ from d2lps.carriers.ranks import from_environment
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.notebook.ranks import px
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 START = 'import d2lps\nd2lps.speak("vi")\nranks = d2lps.ranks(4)\nranks'
 RING = """%%px

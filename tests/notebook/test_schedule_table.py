@@ -140,7 +140,6 @@ def compare(said: dict, expected: dict) -> None:
             assert said[bubble] == pytest.approx(expected[bubble], abs=1e-12)
 
 
-@pytest.mark.slow(5)
 def test_it_makes_the_same_schedules_and_judges_them_alike(law):
     made = 0
     for devices in range(1, 9):
@@ -182,7 +181,6 @@ def edited(table: dict, chance: random.Random) -> dict:
     return {device: [tuple(cell) for cell in row] for device, row in enumerate(rows)}
 
 
-@pytest.mark.slow(5)
 def test_six_hundred_random_edits_are_judged_alike(law):
     chance, reasons = random.Random(13), set()
     tables = [gpipe(3, 4), one_f_one_b(4, 6), one_f_one_b(2, 2), interleaved(2, 4, 2), zero_bubble(3, 4), gpipe(1, 3)]
@@ -255,7 +253,6 @@ def cell(page, device: int, number: int):
     return page.locator(f"[data-at='{device} {number}']")
 
 
-@pytest.mark.slow
 def test_the_menus_choose_the_schedule_and_the_limit(opened):
     page = opened(edit())
     assert facts(page) == ["27.3 %", "37.5 %", "22"] and peaks(page) == ["4", "3", "2", "1"]
@@ -275,7 +272,6 @@ def test_the_menus_choose_the_schedule_and_the_limit(opened):
     assert facts(page)[0] == "11.1 %" and {"I7", "W7"} <= set(line(page, 3))
 
 
-@pytest.mark.slow
 def test_the_keyboard_chooses_moves_and_removes_cells(opened):
     page = opened(edit("gpipe", 2, 2))
     cell(page, 0, 0).focus()
@@ -306,7 +302,6 @@ def test_the_keyboard_chooses_moves_and_removes_cells(opened):
     assert says(page).startswith("✓") and line(page, 0) == ["F0", "F1", "B0", "B1"]
 
 
-@pytest.mark.slow
 def test_the_mouse_drags_cells(opened):
     page = opened(edit("gpipe", 2, 4))
     start, goal = cell(page, 1, 4).bounding_box(), cell(page, 1, 1).bounding_box()
@@ -332,7 +327,6 @@ def test_the_mouse_drags_cells(opened):
     assert len(line(page, 1)) == 9
 
 
-@pytest.mark.slow
 def test_buttons_move_the_chosen_cell_without_keys_or_dragging(opened):
     page = opened(edit("gpipe", 2, 2))
     cell(page, 1, 1).click()
@@ -345,7 +339,6 @@ def test_buttons_move_the_chosen_cell_without_keys_or_dragging(opened):
     assert sum(len(line(page, device)) for device in (0, 1)) == 7
 
 
-@pytest.mark.slow
 def test_schedules_of_torch_are_read_and_impossible_ones_are_refused(opened):
     page = opened(edit(paste=printed_by_torch()))
     page.locator("summary").click()
@@ -363,7 +356,6 @@ def test_schedules_of_torch_are_read_and_impossible_ones_are_refused(opened):
     assert "<img src=x onerror=alert(1)>" in says(page)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spoken", LANGUAGES)
 def test_it_speaks_the_language_and_has_no_grave_faults(opened, spoken):
     speak(spoken)
@@ -380,7 +372,6 @@ def test_it_speaks_the_language_and_has_no_grave_faults(opened, spoken):
         assert says(page).startswith("✗") and grave(page, rules=CONTRAST) == []
 
 
-@pytest.mark.slow
 def test_every_edit_reaches_the_kernel(new_page):
     shown, page = edit("gpipe", 2, 2), new_page()
     page.set_content("<title>widget</title><div id=here></div>")

@@ -52,7 +52,6 @@ def test_a_plan_shows_its_steps_in_the_language_of_the_reader(notebook, spoken, 
     assert bundle["text/plain"] == "<Plan: 4 nodes, 1 keys, 2 steps, 6 sends>"
 
 
-@pytest.mark.slow(8)
 def test_a_plot_follows_the_page():
     begin = "import d2lps\nfrom d2lps import d2l"
     sources = [begin, *["d2l.plot([1, 2, 4], [[1, 2, 3]], 'c', 'ms')"] * 2]
@@ -68,7 +67,6 @@ def test_a_plan_of_many_steps_is_cut(notebook):
     assert bundle["text/html"].count("<tr") == 40 and "…" in bundle["text/html"]
 
 
-@pytest.mark.slow
 def test_what_is_too_large_has_to_do_with_its_repr(notebook):
     many = [f"gpu{i}" for i in range(200)]
     plan, place = ring(many), nvswitch(200)

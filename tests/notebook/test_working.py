@@ -28,7 +28,6 @@ for each in counted(range(3), of=3):
 """
 
 
-@pytest.mark.slow(5)
 @pytest.mark.parametrize("off", [False, True])
 def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
     sources = ["import d2lps", LONG, f"import os; os.environ['D2LPS_PROGRESS'] = '{int(not off)}'", TELL]
@@ -42,7 +41,6 @@ def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
     assert ("2 of 3" in words and "running for" in words) is not off
 
 
-@pytest.mark.slow(6)
 def test_an_endless_loop_shows_a_moving_sign_after_two_seconds():
     endless = "def own_gpu(gpus):\n    while True:\n        pass\n"
     watch = "import os, time\nfrom d2lps.notebook import shown\nos.environ['D2LPS_PROGRESS'] = '1'\n"
@@ -63,7 +61,6 @@ for each in counted(range(3), of=3):
 """
 
 
-@pytest.mark.slow(8)
 def test_of_ranks_too_it_says_how_far_they_are():
     follow = "from d2lps.notebook import shown\nshown.AFTER = shown.EVERY = 0.2\ntold, say = [], shown.progress_line\n"
     follow += "shown.progress_line = lambda seconds: told.append(say(seconds)['text/plain']) or say(seconds)"

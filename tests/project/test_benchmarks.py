@@ -18,7 +18,6 @@ def benchmarks(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
 
 
-@pytest.mark.slow(5)  # it imports all that is measured
 def test_the_command_knows_every_file_and_the_function_of_every_row():
     there = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")} - {"check", "common"}
     assert {*FILES} == {*check.PRINTED} == there
@@ -27,13 +26,11 @@ def test_the_command_knows_every_file_and_the_function_of_every_row():
         assert all(callable(row_of(module, row)) for row in rows.split()), name
 
 
-@pytest.mark.slow(3)
 def test_every_file_and_row_is_listed():
     run = benchmarks("--list")
     assert run.returncode == 0 and run.stdout.splitlines() == [f"{file}: {rows}" for file, rows in FILES.items()]
 
 
-@pytest.mark.slow(3)
 def test_an_unknown_row_is_refused_by_name():
     run = benchmarks("P99")
     assert run.returncode == 2 and "there is no P99: --list prints" in run.stderr
@@ -47,7 +44,6 @@ def test_the_check_goes_on_after_a_failure_and_names_what_failed(monkeypatch, ca
     assert [line[0] for line in lines] == ["model", "gpu", "status", "site", "failed:"] and lines[-1][1:] == ["gpu"]
 
 
-@pytest.mark.slow(1)
 @pytest.mark.parametrize(
     ("code", "why"),
     [

@@ -24,14 +24,7 @@ MODULES = [
 ]
 
 
-# Their examples start processes, or train.
-LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_history", "notebook.ranks.notebook"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=pytest.mark.slow if each.removeprefix("d2lps.") in LONG else ()) for each in MODULES],
-)
+@pytest.mark.parametrize("name", MODULES)
 def test_examples_print_their_outputs(name):
     failed, _ = doctest.testmod(import_module(name))
     assert failed == 0

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from helpers.scripts import SECONDS, USUAL
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +93,6 @@ with ExitStack() as last:
 """
 
 
-@pytest.mark.slow(8)
 def test_a_child_that_ends_normally_takes_nothing_with_it(tmp_path):
     environment = os.environ | USUAL | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]

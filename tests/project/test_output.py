@@ -29,20 +29,17 @@ def run(*arguments, files=None, cwd=None, **variables):
     return done.returncode, done.stdout
 
 
-@pytest.mark.slow
 def test_advice_of_the_doctor_is_printed():
     status, printed = run("d2lps", "doctor", files=200)
     assert status == 1 and "? ulimit -n 4096" in printed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("language", ["vi", "zh"])
 def test_a_layout_is_printed_in_every_language(language):
     status, printed = run("d2lps", "parallelize", "--model", "gpt3", "--gpus", "1024", "--language", language)
     assert status == 0 and "?" in printed and "gpt-1008b" in printed
 
 
-@pytest.mark.slow
 def test_texts_of_the_book_are_printed(tmp_path):
     for name, content in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +48,6 @@ def test_texts_of_the_book_are_printed(tmp_path):
     assert "agreed" in printed and "?" in printed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", ["course.site", "course.classes", "d2lps.kvstore.replication"])
 def test_a_command_prints_its_help(module):
     status, printed = run(module, "--help", PYTHONIOENCODING="ascii:strict")

@@ -186,7 +186,6 @@ needs_311 = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the set-
 
 
 @needs_311
-@pytest.mark.slow(15)
 def test_pip_installs_where_uv_cannot_be_had(small):
     folder, run = small
     done = run()  # no index, so no uv
@@ -196,7 +195,6 @@ def test_pip_installs_where_uv_cannot_be_had(small):
 
 
 @needs_311
-@pytest.mark.slow(15)
 def test_pip_installs_what_uv_could_not(small):
     folder, run = small
     uv_that(folder, "[ $2 = check ]")
@@ -207,7 +205,6 @@ def test_pip_installs_what_uv_could_not(small):
 
 
 @needs_311
-@pytest.mark.slow(10)
 def test_uv_takes_the_indexes_that_the_settings_of_pip_name(small, tmp_path):
     folder, run = small
     uv_that(folder, f"echo \"$@\" >>'{tmp_path}/calls'\nenv >'{tmp_path}/environment'")
@@ -227,7 +224,6 @@ def test_uv_takes_the_indexes_that_the_settings_of_pip_name(small, tmp_path):
 
 
 @needs_311
-@pytest.mark.slow(15)
 def test_pip_installs_where_a_setting_of_pip_is_none_of_uv(small, tmp_path):
     folder, run = small
     uv_that(folder, f"touch '{tmp_path}/called'")
@@ -262,7 +258,6 @@ def test_an_environment_that_the_set_up_did_not_make_is_left_alone(make_venv, se
 
 
 @needs_311
-@pytest.mark.slow(10)
 @pytest.mark.parametrize("mark", [".made", ".ready"])
 def test_an_environment_of_the_set_up_that_was_interrupted_or_moved_is_made_again(mark, set_up):
     folder, run = set_up
@@ -278,7 +273,6 @@ def test_an_environment_of_the_set_up_that_was_interrupted_or_moved_is_made_agai
 # ---- the weekly run ----
 
 
-@pytest.mark.slow(1)
 @pytest.mark.parametrize(
     ("week", "way"),
     [

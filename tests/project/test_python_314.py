@@ -31,7 +31,6 @@ def pack(archive: Path) -> None:
                     file.writestr(f"packages/{part.as_posix()}", part.read_binary())
 
 
-@pytest.mark.slow(45)
 def test_the_core_runs_in_python_314(tmp_path):
     if not pyodide.is_there(ROOT):
         pytest.skip("Pyodide is not here: python -m course.site.pyodide")

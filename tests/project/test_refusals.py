@@ -170,7 +170,6 @@ LOADED = "kvstore\nimport d2lps.kvstore.in_process, tempfile\ntempfile.gettempdi
 STORE = "kvstore.cluster(workers=3, servers=2, deadline=1)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "language, cause, imports, more, kind, words",
     [
@@ -191,7 +190,6 @@ def test_an_error_needs_no_file_to_say_what_happened(cause, imports, more, kind,
     assert all(word in sentence for word in words), sentence
 
 
-@pytest.mark.slow
 def test_an_error_for_the_readers_of_all_languages_needs_no_file():
     code = WITHOUT_FILES.format(cause=LINK, imports="Link", more=0, speak="")
     environment = os.environ | {"D2LPS_ALL_LANGUAGES": "1"}
@@ -214,7 +212,6 @@ ENGLISH = {
 }
 
 
-@pytest.mark.slow
 def test_no_other_sentence_is_english_alone():
     found = {}
     for path in HOME.rglob("*.py"):

@@ -81,7 +81,6 @@ def lazy_classes() -> list[str]:
     return sorted(of.__qualname__ for of in ours if any(isinstance(own, cached_property) for own in vars(of).values()))
 
 
-@pytest.mark.slow
 def test_no_class_of_the_core_makes_an_attribute_when_it_is_asked_for():
     assert lazy_classes() == []
 
@@ -94,12 +93,10 @@ def broken(makes: dict[str, str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.slow
 def test_two_threads_may_be_the_first_to_use_it():
     assert broken(SHARED) == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="later versions of Python make one dict")
 def test_a_cached_property_would_be_noticed():
     make = "import functools\nclass Lazy:\n    ring = functools.cached_property(lambda self: 1)\nmake = Lazy"

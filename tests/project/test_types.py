@@ -5,13 +5,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 UNCHECKED = {"carriers", "kvstore", "notebook", "train"}
 
 
-@pytest.mark.slow(20)
 def test_types_agree():
     done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -342,7 +342,6 @@ def test_counting_is_not_enough_where_messages_are_of_several_sizes():
     assert max(arrivals(flows).values()) == pytest.approx(26 / 3)
 
 
-@pytest.mark.slow
 @given(st.data(), legal_plans())
 def test_a_prediction_scales_with_the_bytes_and_repeats_exactly(data, plan):
     place = data.draw(places(plan.nodes))

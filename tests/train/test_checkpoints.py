@@ -53,7 +53,6 @@ def pulled(store, key="w"):
     return out.tolist()
 
 
-@pytest.mark.slow(20)
 def test_training_ends_with_the_same_bits_after_a_kill_at_any_moment(tmp_path):
     """All of it: workers, servers, and whoever writes. The second life has another number of servers."""
     data = train.digits().train

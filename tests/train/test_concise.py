@@ -16,7 +16,6 @@ from helpers.waits import LIVE
 
 from d2lps.train import by_plan, ddp
 
-pytestmark = pytest.mark.slow  # of several processes
 ROOT = Path(__file__).parents[2]
 UNSHARE = [*"unshare --user --map-root-user --uts sh -c".split(), 'hostname no-address.invalid && exec "$@"', "sh"]
 LOOKUP = "import socket\ntry: socket.gethostbyname(socket.gethostname())\nexcept socket.gaierror: print('no address')"

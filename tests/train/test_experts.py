@@ -128,7 +128,6 @@ def on_a_process(rank, nodes):
     return outputs[0].detach(), x.grad, gradients, layer.load
 
 
-@pytest.mark.slow(5)
 @pytest.mark.parametrize("nodes", [NODES[:2], NODES, ["rank2", "rank0", "rank1"]])
 def test_processes_have_the_numbers_of_one(nodes):
     count = len(nodes)
@@ -154,7 +153,6 @@ def with_nan_on_one(rank):
         return str(error)
 
 
-@pytest.mark.slow(5)
 def test_what_is_not_finite_on_one_process_is_named_on_all():
     for sentence in ranks()(with_nan_on_one, n=2):
         assert "the router gives no finite numbers" in sentence

@@ -158,7 +158,6 @@ def delayed(tau, lr, momentum=0.0, steps=144):
         return by_store.loss(train.small_cnn(), weights, DIGITS.train)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "lr, momentum, fine, lost", [(0.1, 0.0, [0, 1, 2, 4], [8, 16]), (0.02, 0.9, [0, 1, 2], [4, 8, 16])]
 )
@@ -167,7 +166,6 @@ def test_staleness_is_a_cliff_that_learning_rate_and_momentum_move(lr, momentum,
     assert min(delayed(tau, lr, momentum) for tau in lost) > 1
 
 
-@pytest.mark.slow
 def test_a_smaller_learning_rate_learns_where_a_larger_one_does_not():
     assert delayed(8, lr=0.02) < 1 < delayed(8, lr=0.1)
 
@@ -180,7 +178,6 @@ def test_without_staleness_it_is_one_device():
     close(fitted[-1], one.weights, 6 * 64)
 
 
-@pytest.mark.slow
 def test_the_data_of_a_worker_that_is_always_dropped_are_never_learned():
     X, y = DIGITS.train
     order = y.argsort(stable=True)

@@ -137,7 +137,6 @@ def in_processes(rank, what, count):
 HOMES = {"op1": ["a", "b"], "op2": ["b", "c"], "op3": "a"}
 
 
-@pytest.mark.slow(5)
 @pytest.mark.parametrize("what, count", [("mlp", 3), ("place", 3), ("hybrid", 6)])
 def test_processes_have_the_bits_of_one(what, count):
     torch.set_num_threads(1)
@@ -169,7 +168,6 @@ def until_one_dies(rank):
             return str(error)
 
 
-@pytest.mark.slow(8)
 def test_a_rank_that_dies_is_named():
     (sentence,) = survivors(until_one_dies, size=2, lost=1)
     assert "rank 1" in sentence
@@ -186,7 +184,6 @@ def with_nan_on_one(rank):
         return str(error)
 
 
-@pytest.mark.slow(5)
 def test_what_is_not_finite_on_one_process_is_named_on_all():
     for sentence in ranks()(with_nan_on_one, n=2):
         assert "b Fmlp: u:b is not finite" in sentence

@@ -303,7 +303,6 @@ def refusal(rank, kind):
         carrier.close()
 
 
-@pytest.mark.slow(4)
 @pytest.mark.parametrize(
     "kind, sentence",
     [
@@ -339,7 +338,6 @@ def clipped(rank):
     return norm, stages[rank.number].weight.grad, [model.norm for model in models], weights
 
 
-@pytest.mark.slow(4)
 def test_processes_clip_by_the_norm_of_the_whole_model():
     _, right = plain(row(), BATCH)
     norm = nn.utils.clip_grad_norm_(right.parameters(), 0.1).item()
@@ -364,6 +362,5 @@ def unlike_in_zero(rank):
         carrier.close()
 
 
-@pytest.mark.slow(3)
 def test_zero_notices_that_processes_have_different_batches():
     assert all("has another batch than rank" in (sentence or "") for sentence in ranks()(unlike_in_zero, n=3))

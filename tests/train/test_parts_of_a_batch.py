@@ -285,7 +285,6 @@ def refusals(rank, what):
     return found
 
 
-@pytest.mark.slow(4)
 @pytest.mark.parametrize("what, sentence", [("module", "something else on a part"), ("loss", "plain mean")])
 def test_all_processes_refuse_it(what, sentence):
     for found in ranks()(refusals, what, n=3):

@@ -85,7 +85,6 @@ def in_processes(rank, name, micro):
     return loss, {i: gradients([module]) for i, module in own.items()}, [trace.bytes_sent(n) for n in schedule.nodes]
 
 
-@pytest.mark.slow(5)
 @pytest.mark.parametrize("name, size", [("gpipe", 4), ("1F1B", 4), ("zero bubble", 4), ("interleaved", 2)])
 def test_processes_have_the_bits_of_one_device(name, size):
     loss, right = expected(4, 4)
@@ -110,7 +109,6 @@ def until_one_dies(rank):
             return str(error)
 
 
-@pytest.mark.slow(8)
 def test_a_rank_that_dies_in_the_middle_is_named():
     (sentence,) = survivors(until_one_dies, size=2, lost=1)
     assert "rank 1" in sentence
@@ -165,7 +163,6 @@ carrier.close()
 """
 
 
-@pytest.mark.slow(12)
 def test_the_interface_counts_the_bytes_of_the_trace():
     """Two ranks alone in a network namespace: its loopback carries the messages, and little else."""
     both = """ip link set lo up && (RANK=0 "$PYTHON" -c "$CODE" & RANK=1 "$PYTHON" -c "$CODE" & wait)"""

@@ -169,7 +169,6 @@ def on_a_process(rank, stage, micro):
     return run.losses, run.weights, run.peaks, [run.traces[1].bytes_sent(node) for node in nodes]
 
 
-@pytest.mark.slow(8)
 @pytest.mark.parametrize("count, micro", [(2, 2), (3, 1)])
 def test_processes_have_the_bits_of_one(count, micro):
     net, data, loss = small_gpt()
@@ -190,7 +189,6 @@ def two_devices_each(rank):
     return run
 
 
-@pytest.mark.slow(5)
 def test_a_process_may_have_several_devices():
     net, data, loss = small_gpt()
     alone = train(net, data, NODES, 3, size=13, steps=2, optimizer=ADAMW, loss=loss)
@@ -210,7 +208,6 @@ def until_one_dies(rank):
         return str(error)
 
 
-@pytest.mark.slow(8)
 def test_a_rank_that_dies_in_a_gather_is_named():
     for sentence in survivors(until_one_dies, size=3, lost=1):
         assert "rank 1" in sentence
@@ -227,7 +224,6 @@ def with_nan_on_one(rank):
         return str(error)
 
 
-@pytest.mark.slow(5)
 def test_a_loss_that_is_no_number_on_one_process_is_named_on_all():
     for sentence in ranks()(with_nan_on_one, n=2):
         assert "the loss is nan: check the data" in sentence
@@ -244,7 +240,6 @@ def with_other_arguments(rank, what):
         return str(error)
 
 
-@pytest.mark.slow(5)
 @pytest.mark.parametrize("what", ["weights", "stage"])
 def test_processes_with_other_weights_or_options_are_named(what):
     for sentence in ranks()(with_other_arguments, what, n=3):

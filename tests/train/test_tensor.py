@@ -106,7 +106,6 @@ def on_a_process(rank, count):
     return value, gradients, len(group.traces)
 
 
-@pytest.mark.slow(5)
 def test_processes_have_the_bits_of_one():
     torch.set_num_threads(1)
     net, batch = small_gpt()
@@ -203,7 +202,6 @@ def train_on_a_process(rank, count):
     return result
 
 
-@pytest.mark.slow(5)
 def test_copied_parameters_stay_equal_on_all_processes():
     for part, (weights, norms) in enumerate(ranks()(train_on_a_process, 2, n=2)):
         check_trained({name.removeprefix("parts.0."): weight for name, weight in weights.items()}, norms, part, 2)

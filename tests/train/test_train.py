@@ -101,7 +101,6 @@ def test_deterministic_sets_and_restores_even_after_an_error(mode):
         torch.set_deterministic_debug_mode(0)
 
 
-@pytest.mark.slow
 def test_deterministic_does_not_load_the_compiler():
     """It takes each process a second."""
     script = "import sys; from d2lps import train\nwith train.deterministic(): print('torch._inductor' in sys.modules)"

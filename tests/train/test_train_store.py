@@ -233,7 +233,6 @@ def test_at_the_end_all_have_the_same_weights_asynchronously_too():
 # ---------------------------------------------------------------- curves
 
 
-@pytest.mark.slow
 def test_the_loss_falls_through_every_store():
     model, before = net(), parameters_to_vector(net().parameters())
     untrained = by_store.loss(model, before, data())
@@ -268,7 +267,6 @@ def bare():
     return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10, bias=False))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pushed", [(), ("0.weight",), ("3.weight",)])
 def test_a_dead_worker_ends_training_everywhere_and_keeps_the_last_step(pushed):
     """It dies when some servers have its push and others do not: what is at hand is a whole step nevertheless."""

@@ -27,7 +27,6 @@ from d2lps import (
 from d2lps.messages import LANGUAGES
 from d2lps.view.drawing.theme import RIMS, THEME, WORKERS, contrast
 
-pytestmark = pytest.mark.slow
 chromium, new_page = browsers.chromium, browsers.new_page
 
 PAGE = (

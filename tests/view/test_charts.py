@@ -75,7 +75,6 @@ def test_series_are_named_in_the_readers_language(language, names):
     assert all(name in PARTS.bars("matrix-work", "bubble")._repr_html_() for name in names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width, theme", [(1280, "light"), (700, "dark"), (390, "light")])
 def test_every_letter_can_be_read_on_any_page(new_page, width, theme):
     page = new_page(viewport={"width": width, "height": 800}, color_scheme=theme)

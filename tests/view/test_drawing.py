@@ -709,7 +709,6 @@ def test_the_first_colors_keep_apart_for_every_kind_of_eye(theme, first, apart):
             assert math.dist(oklab(a, seen), oklab(b, seen)) > apart, (a, b)
 
 
-@pytest.mark.slow
 def test_pictures_are_the_same_bytes_every_time():
     code = (
         "import json, pathlib; from d2lps import Topology, cost, draw, one_memory, sharded\n"

@@ -14,7 +14,6 @@ from d2lps.view.drawing.theme import STYLE
 
 ROOT = Path(__file__).parents[2]
 films = chapter_module(ROOT / "chapters" / "00-in-15-minutes", "film")
-pytestmark = pytest.mark.slow
 chromium, new_page = browsers.chromium, browsers.new_page
 
 AT = "time => document.getAnimations().forEach(each => { each.pause(); each.currentTime = time; })"

@@ -132,7 +132,6 @@ def test_it_is_written_and_read_again():
         Trace.from_json(json.dumps(data))
 
 
-@pytest.mark.slow
 def test_the_player_crosses_it_out_and_back_again(chromium, tmp_path):
     page = chromium.new_page()
     page.goto(watch(dies(until=3.75)).save(tmp_path / "player.html").as_uri())

@@ -17,7 +17,6 @@ from d2lps.topology import both_ways
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 
-pytestmark = pytest.mark.slow
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"

@@ -36,7 +36,6 @@ from d2lps.view.drawing.traffic import place_name
 from d2lps.view.player import Player
 from d2lps.view.tables import Table
 
-pytestmark = pytest.mark.slow
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"

@@ -21,7 +21,6 @@ RACES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RACES)
 def test_the_printed_lanes_of_a_race_share_one_axis_of_time(new_page, tmp_path, name):
     traces = RACES[name]()
@@ -41,7 +40,6 @@ def test_the_printed_lanes_of_a_race_share_one_axis_of_time(new_page, tmp_path, 
     assert widths[0] / widths[1] == pytest.approx(traces[0].duration / traces[1].duration, rel=0.01)
 
 
-@pytest.mark.slow
 def test_pictures_shown_one_at_a_time_have_an_axis_each():
     zoomed = watch(predicted("pcie, sharded", 4), predicted("pcie, at GPU 0", 4), names=names(2), zoom=True)
     widths = re.findall(r'class="d2-time"[^>]* width="([\d.]+)"', zoomed.still())

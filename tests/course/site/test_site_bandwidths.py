@@ -80,7 +80,6 @@ def test_a_reader_has_fields_whose_positions_are_what_the_links_allow():
             assert "GB/s" in report and " ms" in report.replace("\u00a0", " ")
 
 
-@pytest.mark.slow(3)
 @pytest.mark.parametrize("language, width, scheme", LOOKS)
 def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, site, language, width, scheme):
     page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -13,7 +13,7 @@ from course.site import browser
 from d2lps.messages import LANGUAGES, sentences
 
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
-pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(1200)]  # who comes first waits for all chapters to be run
+pytestmark = pytest.mark.timeout(1200)  # who comes first waits for all chapters to be run
 
 WIDTHS = (360, 768, 1100, 1440)
 CHAPTER, FRONT = 800_000, 200_000  # bytes of a page; the front with all that it loads
@@ -50,7 +50,6 @@ def api_pages(site) -> list[str]:
     return [f"api/{path.name}" for path in sorted((site / "api").glob("*.html"))]
 
 
-@pytest.mark.slow(30)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_page_is_whole_at_every_width_and_on_paper_and_speaks_its_language(site, opened, language):
     english = said_in_english_alone(language)
@@ -327,7 +326,6 @@ def test_light_or_dark_is_remembered(hosted):
     assert page.evaluate(paper) == "rgb(255, 255, 255)" and button.get_attribute("aria-pressed") == "false"
 
 
-@pytest.mark.slow(8)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_grave(opened, scheme):
     chapters = ["en/04-key-value-store.html", "zh/09-pipelines.html", "vi/15-a-step-measured.html"]

@@ -275,7 +275,6 @@ def test_a_missing_front_is_named(book):
         made(book)
 
 
-@pytest.mark.slow(8)
 def test_a_run_is_found_again_until_code_changes_and_a_damaged_one_is_made_anew(book, monkeypatch):
     said = []
     kept = book.root / "kept"
@@ -295,7 +294,6 @@ def test_a_run_is_found_again_until_code_changes_and_a_damaged_one_is_made_anew(
     assert [each.name for each in kept.iterdir()] != [path.name] and len(list(kept.iterdir())) == 1
 
 
-@pytest.mark.slow(4)
 def test_a_cell_that_raises_is_named(book):
     edit(book, LESSON, "time = 160e6 / 16e9", 'raise ValueError("no time")')
     main(["--root", str(book.root), "build"])
@@ -341,7 +339,6 @@ def test_on_paper_hints_and_solutions_stand_open_at_the_end(book):
     assert "<details" not in text and "<script" not in text
 
 
-@pytest.mark.slow(10)
 def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypatch):
     site = build(book, run=lambda slug: ran())
     printed = {path.name: path.read_bytes() for path in site.glob("*/*.pdf")}
@@ -408,7 +405,6 @@ def test_a_page_in_order_has_no_faults(tmp_path):
     assert proof.faults(tmp_path) == []
 
 
-@pytest.mark.slow(3)
 def test_the_site_is_served_to_this_machine_alone(book):
     made(book)
     command = [sys.executable, "-m", "course.site", "--root", str(book.root), "serve", "--port", "0"]
@@ -422,7 +418,6 @@ def test_the_site_is_served_to_this_machine_alone(book):
             serving.terminate()
 
 
-@pytest.mark.slow
 def test_what_is_as_it_was_is_not_built_again(book, monkeypatch, capsys):
     builds = []
 

@@ -321,7 +321,6 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.slow(6)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_both_pages_of_words_fit_a_phone_and_the_sheet_two_pages_of_paper(language, written, new_page):
     for name in ("cheat_sheet", "terms"):

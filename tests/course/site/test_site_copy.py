@@ -9,7 +9,6 @@ from course.site.linked import linked
 from d2lps.messages import LANGUAGES, sentences
 
 chromium, new_page = browsers.chromium, browsers.new_page
-pytestmark = pytest.mark.slow
 
 SOURCE = 'import d2lps\n\n\nd2lps.text("<b> & c")'
 CONSOLE = (

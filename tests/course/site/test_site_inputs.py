@@ -125,7 +125,6 @@ def test_code_that_is_not_python_is_named(copy):
         [*inputs.inputs(copy / "chapters/99-wrong")]
 
 
-@pytest.mark.slow(4)
 @pytest.mark.parametrize("slug", [RING, REPLICAS, SCALING])
 def test_every_module_of_which_a_function_runs_for_an_opening_is_found(slug):
     code = f"""

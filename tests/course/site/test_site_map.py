@@ -14,7 +14,6 @@ from course.site.runs import Run
 from d2lps.messages import LANGUAGES, text_in
 
 chromium, new_page = browsers.chromium, browsers.new_page
-pytestmark = pytest.mark.slow(10)
 MORE = """minutes = 15
 about = { en = "Two.", vi = "Hai.", zh = "两种。" }
 

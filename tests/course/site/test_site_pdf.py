@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from course.site import pdf
 from course.site.front import THEME
 from course.site.pages import LOOKS
@@ -22,7 +20,6 @@ def bookmarks(document: bytes) -> list[str]:
     return titles
 
 
-@pytest.mark.slow(5)
 def test_no_bookmark_has_a_heading_twice(tmp_path: Path):
     headings = [f"Heading {i}" if i % 2 else f"Mục {i}" for i in range(120)]
     body = "".join(f"<section><h2>{each}</h2>{LINE * (i % 7 + 1)}</section>" for i, each in enumerate(headings))

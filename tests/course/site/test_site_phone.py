@@ -18,7 +18,6 @@ from d2lps.notebook.explore import FirstRace
 from d2lps.topology import machines
 
 chromium, new_page = browsers.chromium, browsers.new_page
-pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 PHONE = {"width": 420, "height": 844}

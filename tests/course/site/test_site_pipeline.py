@@ -13,7 +13,6 @@ from course.site.pages import NAMES, PIPELINE
 from course.site.runs import Run
 from d2lps.messages import LANGUAGES, text_in
 
-pytestmark = pytest.mark.slow(3)
 LOOKS = ("en", 1200, "light"), ("vi", 380, "dark"), ("zh", 380, "light")
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 

@@ -34,7 +34,6 @@ def prose(html: str) -> str:
     return " ".join("".join(ElementTree.fromstring(f"<div>{html}</div>").itertext()).split())
 
 
-@pytest.mark.slow
 def test_every_name_of_d2lps_is_there_under_that_name(entries):
     assert set(d2lps.__all__) <= set(entries)
     assert {entries[name].qualname for name in d2lps.__all__} == {f"d2lps.{name}" for name in d2lps.__all__}
@@ -202,7 +201,6 @@ def test_every_link_between_the_rooms_leads_to_its_name(pages):
     assert crossing > 50
 
 
-@pytest.mark.slow
 def test_an_old_link_to_a_name_leads_to_its_room(new_page, pages):
     page = new_page()
     for old, new in {

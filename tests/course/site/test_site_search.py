@@ -38,7 +38,6 @@ def marks(new_page, tmp_path):
     return search_for
 
 
-@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     ("language", "query", "found"),
     [
@@ -78,7 +77,6 @@ def test_typed_words_find_their_typeset_forms(marks, language, query, found):
     assert marks(language, query) == found
 
 
-@pytest.mark.slow(2)
 @pytest.mark.parametrize("language", ["vi", "en"])
 def test_each_vowel_pair_has_its_tone_on_either_vowel_in_vietnamese_alone(marks, language):
     pairs = ("óa oá", "òa oà", "ỏa oả", "õa oã", "ọa oạ", "óe oé", "òe oè", "ỏe oẻ", "õe oẽ", "ọe oẹ")
@@ -88,7 +86,6 @@ def test_each_vowel_pair_has_its_tone_on_either_vowel_in_vietnamese_alone(marks,
         assert marks(language, f"x{other}", text=f"x{one}") == found, other
 
 
-@pytest.mark.slow(2)
 def test_results_follow_typing_and_begin_with_the_defining_section(new_page, tmp_path):
     html = "<p>This idle time is called the <strong>bubble</strong>.</p>"
     entries = [

@@ -256,7 +256,6 @@ def inside(page) -> bool:
     )
 
 
-@pytest.mark.slow(3)
 def test_the_pointer_shows_the_card_and_may_go_into_it(opened):
     page = browsers.hold_time(opened(viewport={"width": 360, "height": 640}, apart=True))
     card = page.locator(".term-card")
@@ -280,7 +279,6 @@ def test_the_pointer_shows_the_card_and_may_go_into_it(opened):
     page.wait_for_url("**/glossary.html#key")
 
 
-@pytest.mark.slow(3)
 def test_the_keyboard_reaches_it_and_escape_closes_it(opened):
     page = opened(viewport={"width": 360, "height": 640})
     card = page.locator(".term-card")
@@ -303,7 +301,6 @@ def test_the_keyboard_reaches_it_and_escape_closes_it(opened):
     page.wait_for_url("**/glossary.html#key")
 
 
-@pytest.mark.slow(3)
 def test_a_finger_shows_it_and_another_tap_closes_it(chromium, opened):
     context = chromium.new_context(has_touch=True, viewport={"width": 360, "height": 640})
     try:
@@ -325,7 +322,6 @@ def test_a_finger_shows_it_and_another_tap_closes_it(chromium, opened):
         context.close()
 
 
-@pytest.mark.slow(2)
 def test_paper_has_no_card(opened):
     page = opened()
     page.keyboard.press("Tab")

@@ -75,7 +75,6 @@ def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
     return cell.locator(".tried")
 
 
-@pytest.mark.slow(60)
 @pytest.mark.timeout(900)
 def test_the_file_from_disk_plays_predicts_and_grades(site, chromium):
     with opened(chromium, (site / "en" / browser.file("en")).as_uri()) as page:
@@ -103,7 +102,6 @@ def plays_predicts_and_grades(page: Page) -> None:
     ]
 
 
-@pytest.mark.slow(90)
 @pytest.mark.timeout(900)
 def test_every_cell_that_is_offered_runs(ring):
     offered = ring.locator(".cell[data-try]").evaluate_all("all => all.map((cell) => cell.id.slice(5))")
@@ -112,7 +110,6 @@ def test_every_cell_that_is_offered_runs(ring):
         assert tried(ring, name).locator("pre.error").count() == 0, name
 
 
-@pytest.mark.slow(30)
 @pytest.mark.timeout(900)
 def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(ring):
     name = "imports"
@@ -132,7 +129,6 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(ring):
     assert cell.locator("pre.code").is_visible() and cell.locator("textarea").count() == 0
 
 
-@pytest.mark.slow(5)
 @pytest.mark.timeout(1200)
 def test_a_page_from_a_file_says_what_to_do(site, chromium):
     with opened(chromium, (site / "en/01-data-parallelism.html").as_uri()) as page:
@@ -156,7 +152,6 @@ def test_a_cell_needs_the_cells_whose_names_it_uses():
     assert needs(cells)["last"] == ["imports", "a", "n", "append"] and needs(cells)["k"] == []
 
 
-@pytest.mark.slow(5)
 def test_cells_with_torch_threads_or_wrong_solutions_are_not_offered():
     cells = [
         ("language", "import d2lps\nd2lps.speak('en')"),
