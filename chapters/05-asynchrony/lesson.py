@@ -119,7 +119,7 @@ def deep_net():
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(256, 256) for _ in range(6)))
 
-def overlapped(steps=8):
+def overlapped(steps=5):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     X, ready, sent, now = torch.randn(2048, 256), [], [], time.perf_counter

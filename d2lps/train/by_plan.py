@@ -188,10 +188,11 @@ def trained(net: nn.Module) -> dict[str, nn.Parameter]:
 
 def gradients_of(net: nn.Module) -> list[Tensor]:
     """Return the gradients of parameters that are not frozen, made dense. Raises GradientError if one is missing."""
-    for name, weight in trained(net).items():
+    weights = trained(net)
+    for name, weight in weights.items():
         if weight.grad is None:
             raise GradientError(text("gradient.unused", name=name))
-    return [weight.grad.to_dense() for weight in trained(net).values()]
+    return [weight.grad.to_dense() for weight in weights.values()]
 
 
 def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batch]:
