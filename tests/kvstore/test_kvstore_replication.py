@@ -47,21 +47,21 @@ A, B, L, W = "a", "b", "l", ("worker", 0)
 PARTED = pytest.mark.fault("F5", "primary cut off from all but a worker")
 
 
-FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
+FOUND = {"DoesAgain": 810, "LosesInSecret": 2270, "ProposesTooSoon": 334}  # a seed that is known to show it
 
 
 @pytest.mark.parametrize(
-    "first, many, kind, changes",
+    "kind, changes",
     [
-        (0, 1_500, None, {}),
-        (3_000, 500, None, {}),  # with the seed of DoesAgain, which no earlier one shows
-        (0, 1_000, "dist_sync", {"late": True}),  # sums come late
-        (0, 1_000, None, {"joint": True, "parts": 2}),  # workers pull several parts at once
+        (None, {}),
+        ("dist_sync", {"late": True}),  # sums come late
+        (None, {"joint": True, "parts": 2}),  # workers pull several parts at once
     ],
 )
-def test_no_schedule_breaks_a_promise(first, many, kind, changes):
+def test_no_schedule_breaks_a_promise(kind, changes):
     """I1 to I15, at every message: see ``World``. ``make simulate`` plays many more schedules."""
-    plans = [replace(FaultPlan.drawn(seed, kind), **changes) for seed in range(first, first + many)]
+    seeds = [*range(1_000), *FOUND.values()]  # each wrong way below would be noticed
+    plans = [replace(FaultPlan.drawn(seed, kind), **changes) for seed in seeds]
     assert {World(plan).run() for plan in plans} == {"done", "lost"}  # lost: the few in which both members died
 
 
@@ -128,6 +128,7 @@ def parted(seed: int) -> FaultPlan:
     return FaultPlan(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
 
 
+@pytest.mark.slow
 @PARTED
 def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came():
     for seed in range(100):
