@@ -128,7 +128,6 @@ def parted(seed: int) -> FaultPlan:
     return FaultPlan(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
 
 
-@pytest.mark.slow
 @PARTED
 def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came():
     for seed in range(100):
