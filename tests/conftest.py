@@ -18,6 +18,9 @@ settings.register_profile("d2lps", deadline=None, derandomize=True, database=Non
 settings.register_profile("explore", deadline=None, max_examples=2000)  # pytest --hypothesis-profile=explore
 settings.load_profile("d2lps")
 
+# Threads of torch, also in ranks and kernels, would wait for each other while others compute; and a sum has the same
+# bits in two processes only if both divide it among as many threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["D2LPS_PROGRESS"] = "0"  # the progress of a cell depends on how long it takes
 sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it takes 3 s to make a grammar
 
@@ -36,8 +39,6 @@ def pytest_configure(config):
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="d2-")
         # It is removed after what multiprocessing keeps in it and removes by itself at priority -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
-        # Threads of torch, also in the kernels of notebooks, would wait for each other where others compute.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
     elif config.getoption("dist", "no") != "no":
         config.pluginmanager.register(Progress(DURATIONS, record=bool(os.environ.get("D2LPS_RECORD"))))
 
