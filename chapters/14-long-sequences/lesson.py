@@ -226,6 +226,20 @@ table("way", "bytes-sent", "formula-bytes", "output-64", "gradient-64",
 # %% ways-watch
 watch(traces["ring"], name="ring")
 
+# %% limits
+def limit(way, n, tokens=131072):
+    try:
+        made = attention([f"gpu{i}" for i in range(n)], way, tokens, heads=128,
+                         groups=8, size=128, itemsize=2)
+    except ScheduleError:
+        return ["–", "–"]
+    sent = sum(made.size(act.key) for act in made.column("gpu0")
+               if hasattr(act, "src"))
+    return [show_size(sent), show_size(made.peak["gpu0"])]
+
+table("way", *(f"{what}-{n}" for n in (8, 16) for what in ("sent", "peak")),
+      rows=[[name, *limit(way, 8), *limit(way, 16)] for way, name in WAYS.items()])
+
 # %% px-torch
 # %%px
 import torch.distributed as dist
@@ -275,20 +289,6 @@ for zigzag in (False, True):
              for name in ("o", "dq", "dk", "dv")]
     print(*map(show_error, wrong))
 ranks.close()
-
-# %% limits
-def limit(way, n, tokens=131072):
-    try:
-        made = attention([f"gpu{i}" for i in range(n)], way, tokens, heads=128,
-                         groups=8, size=128, itemsize=2)
-    except ScheduleError:
-        return ["–", "–"]
-    sent = sum(made.size(act.key) for act in made.column("gpu0")
-               if hasattr(act, "src"))
-    return [show_size(sent), show_size(made.peak["gpu0"])]
-
-table("way", *(f"{what}-{n}" for n in (8, 16) for what in ("sent", "peak")),
-      rows=[[name, *limit(way, 8), *limit(way, 16)] for way, name in WAYS.items()])
 
 # %% guess-causal
 guess = d2lps.predict("causal", {"busy": "%", "slowdown": "×"})

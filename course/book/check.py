@@ -82,6 +82,7 @@ def _texts(all_passages: list[Passage], words: glossary.Glossary) -> list[Findin
             *language.too_often(passage),
             *language.own_language(passage, words.names),
             *glossary.wrong_words(passage, words),
+            *glossary.second_words(passage, words),
         ]
     return findings
 

@@ -1,4 +1,4 @@
-"""Checks of the texts against the glossary: each concept has one word, and wrong words are never used."""
+"""Checks of the texts against the glossary: a concept has one word, a word one concept; wrong words are never used."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from d2lps.messages import LANGUAGES
 COVERAGE = 0.95
 # Words in a formula explain themselves; commands and single letters of TeX are symbols.
 _TEX = re.compile(r"\\(?:text|mathrm|operatorname)\{[^{}]*\}|\\(?P<command>[A-Za-z]+)|(?P<letter>[A-Za-z])")
+# English in brackets behind a word, as in “máy thợ (worker)”; neither a call, push(key), nor a tuple, (worker, number).
+_ASIDE = re.compile(r"(?:\s\(|（)([A-Za-z][A-Za-z–’' -]*)(?:[)），]|,(?![A-Za-z ]*\)))")
 GREEK = set(
     "alpha beta gamma delta epsilon varepsilon eta theta lambda mu nu rho sigma tau phi omega Gamma Delta Theta".split()
 )
@@ -23,10 +25,10 @@ ELSEWHERE = {"d2l": "en", "d2l-vi": "vi", "d2l-vi-mt": "vi", "d2l-zh": "zh", "op
 
 @dataclass(frozen=True)
 class Term:
-    """A concept: its English words, its translations, words that are wrong for it, and its meaning."""
+    """A concept: its English words, its translation per language, words that are wrong for it, and its meaning."""
 
     en: tuple[str, ...]
-    words: dict[str, tuple[str, ...]]
+    words: dict[str, str]
     never: dict[str, tuple[str, ...]]
     suspect: dict[str, tuple[str, ...]]
     first: tuple[str, ...] = ()
@@ -34,6 +36,8 @@ class Term:
     means: dict[str, str] = field(default_factory=dict)
     chapter: str = ""
     other: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    shares: dict[str, str] = field(default_factory=dict)
+    bears: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -42,13 +46,12 @@ class Term:
 
     def called(self, language: str) -> tuple[str, ...]:
         """Return its words in a language, the usual one first."""
-        return self.en if language == FIRST else self.words[language]
+        return self.en if language == FIRST else (self.words[language],)
 
-    def used(self, text: str, language: str) -> list[str]:
-        """Return its translations that the text uses."""
-        small = text.lower()
-        words = [word for word in self.words[language] if word.split()[0].lower() in small]
-        return [word for word in words if _pattern(word, language).search(text)]
+    def used(self, text: str, language: str) -> bool:
+        """Return whether the text uses its translation."""
+        word = self.words[language]
+        return word.split()[0].lower() in text.lower() and bool(_pattern(word, language).search(text))
 
 
 class Glossary:
@@ -58,7 +61,7 @@ class Glossary:
         self.terms = [
             Term(
                 (table["en"], *table.get("also", ())),
-                {language: (table[language], *table.get(f"allow_{language}", ())) for language in OTHERS},
+                {language: _translation(table, language) for language in OTHERS},
                 {language: tuple(table.get(f"no_{language}", ())) for language in OTHERS},
                 {language: tuple(table.get(f"warn_{language}", ())) for language in OTHERS},
                 tuple(table.get("first", ())),
@@ -66,6 +69,8 @@ class Glossary:
                 table.get("means", {}),
                 table.get("chapter", ""),
                 {language: tuple(table.get(f"other_{language}", ())) for language in LANGUAGES},
+                {language: table[f"shares_{language}"] for language in OTHERS if f"shares_{language}" in table},
+                {language: tuple(table.get(f"bears_{language}", ())) for language in OTHERS},
             )
             for table in written.get("term", [])
         ]
@@ -77,16 +82,16 @@ class Glossary:
         # Words that each language leaves in English: the listed names, and terms that it does not translate.
         self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
         for term in self.terms:
-            for language, words in term.words.items():
+            for language, word in term.words.items():
                 for english in term.en:
-                    if any(english.lower() in word.lower() for word in words):
+                    if english.lower() in word.lower():
                         self.names[language].update(english.lower().split())
 
     @cached_property
     def words(self) -> dict[str, list[str]]:
         """Language → all translations, longest first."""
         return {
-            language: sorted({word for term in self.terms for word in term.words[language]}, key=len, reverse=True)
+            language: sorted({term.words[language] for term in self.terms}, key=len, reverse=True)
             for language in OTHERS
         }
 
@@ -106,22 +111,44 @@ class Glossary:
         used = {id(owners[match.lastgroup]) for match in pattern.finditer(english.lower())}
         return [term for term in self.terms if id(term) in used]
 
+    def named(self, english: str) -> Term | None:
+        """Return the term that an English word, or its plural, names."""
+        pattern, owners = self._english
+        match = pattern.fullmatch(english.lower()) if self.terms else None
+        return match and owners[match.lastgroup]
+
     def stands(self, text: str, term: Term, language: str) -> bool:
         """Return whether the text uses the term itself, and not only a longer term that contains it."""
         if not term.used(text, language):
             return False
-        term_words = {word.lower() for word in term.words[language]}
-        longer = [word for word in self.words[language] if word.lower() not in term_words]
-        longer = [word for word in longer if any(word_of_term in word.lower() for word_of_term in term_words)]
-        return bool(term.used(_without(text, language, longer), language))
+        own = term.words[language].lower()
+        longer = [word for word in self.words[language] if own in word.lower() and word.lower() != own]
+        return term.used(_without(text, language, longer), language)
 
 
 def _plain(word: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", re.sub("['’]", "", word.lower())).strip("-")
 
 
+def _translation(table: dict, language: str) -> str:
+    """Return the one translation of a term; raise BookError if it has two."""
+    words = [table[language]] if isinstance(table[language], str) else list(table[language])
+    words += table.get(f"allow_{language}", ())
+    if len(words) > 1:
+        listed = " and ".join(map(repr, words))
+        raise BookError(f"terms.toml: {table['en']!r} has two translations in {language}, {listed}; keep one")
+    return words[0]
+
+
 def _ensure_told_apart(terms: list[Term]) -> None:
-    """Raise BookError if an English word belongs to two terms; capitals, spaces and hyphens make no difference."""
+    """Raise BookError if a word belongs to two terms; in English capitals, spaces and hyphens make no difference."""
+    translated: dict[tuple[str, str], Term] = {}
+    for term in terms:
+        for language, word in term.words.items():
+            owner = translated.setdefault((language, word.lower()), term)
+            if owner is not term and term.shares.get(language) != owner.en[0]:
+                message = f"terms.toml: {word!r} translates both {owner.en[0]!r} and {term.en[0]!r} into {language}"
+                raise BookError(f"{message}; give each its own word")
     owners: dict[str, Term] = {}
     for term in terms:
         for word in term.en:
@@ -174,11 +201,11 @@ def _pattern(word: str, language: str) -> re.Pattern:
 
 
 @cache
-def _with_english(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
+def _with_english(word: str, english: tuple[str, ...], language: str) -> re.Pattern:
     """Return a pattern for a term with its English in parentheses behind it."""
-    translations = "|".join(_pattern(word, language).pattern for word in words)
+    translation = _pattern(word, language).pattern
     originals = "|".join(map(inflected, english))
-    return re.compile(rf"(?:{translations}) ?[(（](?:{originals})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
+    return re.compile(rf"{translation} ?[(（](?:{originals})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
 
 
 def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
@@ -191,25 +218,38 @@ def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
         for term in glossary.terms:
             for word in term.never[language]:
                 if _pattern(word, language).search(text):
-                    message = f"{word!r} is not {term.en[0]!r}; write {term.words[language][0]!r}"
+                    message = f"{word!r} is not {term.en[0]!r}; write {term.words[language]!r}"
                     yield passage.fail("glossary", message, language)
         suspects = [(word, term) for term in present for word in term.suspect[language]]
         if any(_pattern(word, language).search(text) for word, _ in suspects):
             rest = _without(text, language, glossary.words[language])
             for word, term in suspects:
                 if _pattern(word, language).search(rest):
-                    message = f"{word!r}: {term.en[0]!r} is {term.words[language][0]!r}"
+                    message = f"{word!r}: {term.en[0]!r} is {term.words[language]!r}"
                     yield passage.warn("glossary", message, language)
 
 
-def of_chapter(passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
-    """Check the terms of a whole chapter: their translations, first uses, and one word per concept."""
+def second_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
+    """Find words with the English of a term in brackets behind them that are not its translation."""
     for language in OTHERS:
-        read = [passage for passage in passages if language in passage.readings]
-        sections = [passage for passage in read if passage.kind == "section"]
+        units = passage.readings[language].units if language in passage.readings else ()
+        for unit in units:
+            for match in _ASIDE.finditer(unit.text):
+                term = None if match[1].isupper() else glossary.named(match[1])
+                if term is None or match[1].lower() in term.words[language].lower():
+                    continue
+                before = unit.text[: match.start()]
+                if not before.lower().endswith((term.words[language].lower(), *term.bears[language])):
+                    message = f"{before[-16:].lstrip() + match.group()!r}: {term.en[0]!r} is {term.words[language]!r}"
+                    yield passage.fail("glossary", message, language)
+
+
+def of_chapter(passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+    """Check the terms of a whole chapter: their translations and first uses."""
+    for language in OTHERS:
+        sections = [passage for passage in passages if passage.kind == "section" and language in passage.readings]
         yield from _coverage(sections, glossary, slug, language)
         yield from _first_use(sections, glossary, language)
-        yield from _one_word(read, glossary, slug, language)
 
 
 def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
@@ -222,7 +262,7 @@ def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: 
             wanted += 1
             if not term.used(passage.readings[language].text, language):
                 missed += 1
-                yield passage.warn("glossary", f"{term.en[0]!r} without {term.words[language][0]!r}", language)
+                yield passage.warn("glossary", f"{term.en[0]!r} without {term.words[language]!r}", language)
     if wanted and 1 - missed / wanted < COVERAGE:
         message = f"{wanted - missed} of {wanted} terms are translated as the glossary says; {COVERAGE:.0%} are needed"
         yield _chapter_finding(message, slug, language, " or chapters/terms.toml")
@@ -234,10 +274,10 @@ def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> It
     uses = [(passage, unit.text) for passage, unit in units if not unit.heading]
     asides = [(passage, text) for passage, text in uses if "(" in text or "（" in text]
     for term in glossary.terms:
-        word, english = term.words[language][0], term.en[0]
+        word, english = term.words[language], term.en[0]
         if word.lower() == english.lower():
             continue
-        pattern = _with_english(term.words[language], term.en, language)
+        pattern = _with_english(word, term.en, language)
         marked = [(passage, match) for passage, text in asides for match in pattern.finditer(text)]
         for passage, match in marked[1:]:
             message = f"{match.group()!r}: the English stands at the first use only"
@@ -250,16 +290,6 @@ def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> It
         elif first and first is not marked[0][0]:
             message = f"{word!r} carries ({english}) only later, in {marked[0][0].name!r}"
             yield first.warn("first use", message, language)
-
-
-def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
-    """Find concepts that a chapter calls by two words, even if the glossary allows both."""
-    text = "\n".join(passage.readings[language].text for passage in passages)
-    for term in glossary.terms:
-        used = term.used(text, language)
-        if len(used) > 1 and not any(a != b and a.lower() in b.lower() for a in used for b in used):
-            message = f"{term.en[0]!r} is called {' and '.join(map(repr, used))}; choose one"
-            yield _chapter_finding(message, slug, language)
 
 
 def _chapter_finding(message: str, slug: str, language: str, extra: str = "") -> Finding:

@@ -9,6 +9,7 @@ from course.book.__main__ import main
 from course.book.agree import agreed
 from course.book.check import check_chapter, check_figures, check_messages
 from course.book.language import FILES, RULES
+from course.book.library import Book
 from d2lps.messages import LANGUAGES
 
 EXERCISES = f"chapters/{SLUG}/exercises.toml"
@@ -136,8 +137,14 @@ ZH: 四个工作节点（worker）各 ⇒ 四个工作节点各
     fail  top [zh]  first use: '工作节点' never carries (worker)
 VI: bao nhiêu máy thợ. ⇒ bao nhiêu máy thợ (worker).
     warn  one [vi]  first use: 'máy thợ (worker)': the English stands at the first use only
-ZH: 延迟不是 ⇒ 连线的延迟不是
-    fail  (chapter) [zh]  glossary: 'link' is called '链路' and '连线'; choose one
+ZH: 延迟不是 ⇒ 连线（link）的延迟不是
+    fail  one [zh]  glossary: '连线（link）': 'link' is '链路'
+VI: Hãy chạy thử: ⇒ Hãy chạy thử các bước (links, như ở trên):
+    fail  one [vi]  glossary: 'hạy thử các bước (links,': 'link' is 'đường liên kết'
+EXERCISES: Đường liên kết nào bận nhất? ⇒ Kết nối (link) nào bận nhất?
+    fail  star.hints[1] [vi]  glossary: 'Kết nối (link)': 'link' is 'đường liên kết'
+MESSAGES vi: bước {step} ⇒ đợt (step) {step}
+    fail  step [vi]  glossary: 'đợt (step)': 'step' is 'bước'
 # 7 Chinese typography
 ZH: 梯度，大家 ⇒ 梯度,大家
     fail  top [zh]  chinese: '\\xa0MB 的梯度,大家都要得到': a half-width mark beside Chinese
@@ -285,6 +292,11 @@ RIGHT = {
         "线速（即链路的速度）很高",
     ],
     "a formula at a mark": ["So $n$, $m$ and `x`.", "Vậy $n$, $m$ và `x`.", "于是有 $n$、$m$ 和 `x`。"],
+    "a call and a pair": [
+        "It calls send(link, step) with (link, step)",
+        "Nó gọi send(link, step) với (link, step)",
+        "它调用 send(link, step)，给出 (link, step)",
+    ],
     "a tuple": ["At (10, 20) it is", "Ở (10, 20) đấy", "在 (10, 20) 处"],
 }
 
@@ -295,6 +307,53 @@ def test_a_right_place_is_left_alone(book, right):
     for (name, old), new in zip(places, RIGHT[right], strict=True):
         edit(book, name, old, new)
     assert found(book) == []
+
+
+TERMS = "chapters/terms.toml"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    {
+        "a translation of two terms": (
+            'zh = "线速"',
+            'zh = "链路"',
+            "'链路' translates both 'link' and 'link speed' into zh; give each its own word",
+        ),
+        "one that differs in capitals": (
+            'vi = "bước"',
+            'vi = "Đường liên kết"',
+            "'Đường liên kết' translates both 'link' and 'step' into vi; give each its own word",
+        ),
+        "a term with two translations": (
+            'zh = "链路"',
+            'zh = ["链路", "连线"]',
+            "'link' has two translations in zh, '链路' and '连线'; keep one",
+        ),
+        "a term with another one allowed": (
+            'vi = "bước"',
+            'vi = "bước"\nallow_vi = ["đợt"]',
+            "'step' has two translations in vi, 'bước' and 'đợt'; keep one",
+        ),
+    }.values(),
+)
+def test_a_term_has_one_translation_and_a_translation_one_term(book, capsys, old, new, said):
+    edit(book, TERMS, old, new)
+    capsys.readouterr()
+    assert main(["--root", str(book.root), "check", "01"]) == 1
+    assert capsys.readouterr().err == f"error: terms.toml: {said}\n"
+
+
+def test_two_terms_share_a_translation_if_the_second_names_the_first(book):
+    edit(book, TERMS, 'zh = "线速"', 'zh = "链路"\nshares_zh = "link"')
+    assert found(book) == []
+
+
+def test_a_listed_word_may_bear_the_english_of_a_term(book):
+    edit(book, VI, "Hãy chạy thử:", "Hãy chạy thử ở tiến trình (worker) này:")
+    assert "fail  one [vi]  glossary: 'thử ở tiến trình (worker)': 'worker' is 'máy thợ'" in found(book)
+    edit(book, TERMS, 'no_vi = ["công nhân"]', 'no_vi = ["công nhân"]\nbears_vi = ["tiến trình"]')
+    assert not [each for each in found(Book(book.root)) if "tiến trình (worker)': " in each]
 
 
 def test_a_count_may_be_written_as_each_language_does(book):

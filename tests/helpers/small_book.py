@@ -69,7 +69,6 @@ warn_zh = ["频宽"]
 en = "link"
 vi = "đường liên kết"
 zh = "链路"
-allow_zh = ["连线"]
 
 [[term]]
 en = "link speed"

@@ -37,7 +37,7 @@ WORDS = Glossary(
             term("Zipf's law", "định luật Zipf", "齐普夫定律"),
             term("topology", "cấu trúc kết nối", "拓扑"),
             term("shard", "mảnh", "分片"),
-            term("sharding", "phân mảnh", "分片"),
+            term("sharding", "phân mảnh", "分片", shares_zh="shard"),
             {"en": "course", "vi": "khóa học", "zh": "课程"},
         ]
     }
