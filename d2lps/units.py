@@ -130,10 +130,13 @@ def show_number(value: float, digits: int = 4) -> str:
     return factor + "10" + str(int(power)).translate(RAISED)
 
 
-def show_error(error: float, bound: float = 1e-5) -> str:
+ROUNDING = 1e-5  # more than what rounding in 32 bits changes, on every processor
+
+
+def show_error(error: float, bound: float = ROUNDING) -> str:
     """Print a rounding error as ``< 10⁻⁵``, since its digits depend on the processor; a larger error in two digits.
 
-    ``bound`` leaves room for every processor: the default suits 32 bits, and 1e-12 suits 64.
+    ``bound`` leaves room for every processor: the default suits 32 bits, and ``1e-12`` suits 64.
 
     >>> show_error(3e-7), show_error(0.2857), show_error(0.0, 1e-12)
     ('< 10⁻⁵', '0.29', '< 10⁻¹²')

@@ -176,7 +176,8 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
             return "named"
 
         assert each((first, second), work) == ["named"] * 2
-        assert started.process.wait(LIVE) == 0 and not os.path.exists(folder)
+        assert started.process.wait(LIVE) == 0
+    assert not os.path.exists(folder)
 
 
 @NOTHING_LEFT

@@ -270,6 +270,7 @@ def test_a_module_that_trains_again_is_probed_again():
 
 
 def refusals(rank, what):
+    torch.manual_seed(0)  # all ranks make the same model
     middle, loss = (Centered(6, 6), cross_entropy) if what == "module" else (None, NO_MEAN["a sum"])
     works = [
         lambda carrier: run(pipeline(one_f_one_b(3, 4)), row(middle), (X, LABELS), carrier, loss),
