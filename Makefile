@@ -21,7 +21,7 @@ SCHEDULES := 100000
 .PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test durations quick check figures bench bench-check faults shake simulate build lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-17s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([^ :]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-17s%s\n", $$1, $$2 }'
 
 lab: $(ready) ## open the course in JupyterLab; your copies of the notebooks are in workspace/
 	$(python) -m course.book lab

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from d2lps.notebook import ranks
 
 KEY = "d2lps"
 VIEW_METADATA = {"collapsed", "jp-MarkdownHeadingCollapsed", "scrolled", "trusted"}  # written by looking at a cell
+STRIPPED = {"id", "outputs", "execution_count"}  # removed or written anew by nbstripout
 
 
 def sources(book: Book, chapter: Chapter, language: str) -> dict[str, str]:
@@ -38,8 +40,9 @@ def copy(book: Book, chapter: Chapter, language: str) -> nbformat.NotebookNode:
     """Make a reader's copy, with the digest of its sources in the metadata, and the still of its opening."""
     links, end = book.links(language, workspace=True), way.end(book, chapter.slug, language, workspace=True)
     made = place(notebook(chapter, language, links, end), committed(book, chapter.slug, language))
+    made = nbformat.reads(dumps(made), as_version=4)  # which joins the lines of the still's words, as every reader does
     made.metadata[KEY] = sources(book, chapter, language)
-    made.metadata[KEY]["made"] = _content(made)
+    made.metadata[KEY]["made"], made.metadata[KEY]["stripped"] = _content(made), _content(made, without=STRIPPED)
     return made
 
 
@@ -54,14 +57,19 @@ def load(path: Path) -> nbformat.NotebookNode:
 
 
 def touched(copy: nbformat.NotebookNode) -> bool:
-    """Return whether a cell of the copy was changed or run; opening the copy does not count."""
-    return copy.metadata.get(KEY, {}).get("made") != _content(copy)
+    """Return whether a cell of the copy was changed or run; opening the copy does not count, nor does nbstripout."""
+    about = copy.metadata.get(KEY, {})
+    if about.get("made") == _content(copy):
+        return False
+    was_run = any(cell.get("outputs") or cell.get("execution_count") for cell in copy.cells)
+    return was_run or about.get("stripped") != _content(copy, without=STRIPPED)
 
 
-def _content(book: nbformat.NotebookNode) -> str:
+def _content(book: nbformat.NotebookNode, without: Collection[str] = ()) -> str:
     """Return the digest of the cells, without metadata that JupyterLab writes when they are only looked at."""
     cells = [
-        dict(cell) | {"metadata": {key: value for key, value in cell.metadata.items() if key not in VIEW_METADATA}}
+        {key: value for key, value in cell.items() if key not in without}
+        | {"metadata": {key: value for key, value in cell.metadata.items() if key not in VIEW_METADATA}}
         for cell in book.cells
     ]
     return digest(json.dumps(cells, sort_keys=True))

@@ -477,6 +477,22 @@ def test_a_notebook_is_read_with_a_byte_order_mark_too(tmp_path, encoding):
     assert notebooks.read(Task("a", path)).chapter == FIRST
 
 
+def test_answers_are_found_without_the_ids_of_cells(tmp_path):
+    """nbstripout numbers the cells anew."""
+    made = notebook(FIRST, {"split": solving("split")})
+
+    def found() -> tuple:
+        (path := tmp_path / "a.ipynb").write_text(json.dumps(made), "utf-8")
+        read = notebooks.read(Task("a", path))
+        answers = [(one.id, [(cell.source, asked) for cell, asked in one.answers], one.notes) for one in read.answers]
+        return read.chapter, read.language, answers
+
+    before = found()
+    for number, cell in enumerate(made.cells):
+        cell.id = str(number)
+    assert found() == before and len(before[2]) == 3
+
+
 @pytest.mark.parametrize("text, key", [("{", "no-json"), ("[]", "no-notebook"), ('{"a": 1}', "no-notebook")])
 def test_files_that_are_no_notebooks_are_listed(tmp_path, text, key):
     (path := tmp_path / "a.ipynb").write_text(text)

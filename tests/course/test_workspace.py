@@ -12,7 +12,11 @@ from helpers.workspaces import COPY, Notebook
 
 from course.book import workspace
 from course.book.__main__ import main
+from course.book.library import Book
+from course.book.notebook import dumps
 from course.book.workspace import load, touched
+
+ROOT = Path(__file__).parents[2]
 
 book, notebook = workspaces.book, workspaces.notebook
 
@@ -29,6 +33,12 @@ def test_copy_is_the_notebook_of_the_chapter(book):
         assert made.cells == load(book.folder(SLUG) / f"{language}.ipynb").cells
         assert not touched(made)
         assert (path.parent / "../../img/star.svg").resolve() == book.figure("star")
+
+
+def test_copy_with_the_still_of_its_opening_is_untouched():
+    book = Book(ROOT)
+    made = nbformat.reads(dumps(workspace.copy(book, book.chapter("02-ring"), "zh")), as_version=4)
+    assert any(cell.get("outputs") for cell in made.cells) and not touched(made)
 
 
 def test_lab_replaces_an_untouched_copy_and_nothing_else(book, capsys):
@@ -91,6 +101,19 @@ def test_opening_a_notebook_does_not_touch_it(book, capsys):
     assert "newer" not in lab(book, capsys)
     assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
     assert not (book.root / "workspace/vi/01-small (new).ipynb").exists()
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_nbstripout_does_not_touch_a_notebook(book, notebook, edited):
+    """It numbers the cells anew, and removes what they have printed."""
+    notebook["star"].outputs = [nbformat.v4.new_output("stream", text="7")]
+    notebook["star"].source += " " * edited
+    for number, cell in enumerate(notebook.made.cells):
+        cell.id = str(number)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    notebook.save()
+    assert touched(load(notebook.path)) == edited
 
 
 @pytest.mark.parametrize("change", ["source", "outputs", "execution_count", "deleted", "tags", "moved"])

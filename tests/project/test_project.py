@@ -92,6 +92,7 @@ def test_the_top_folder_holds_only_what_belongs_there():
 
 
 # Written so that the patterns do not match themselves.
+LETTERS = re.compile(r"\[[^]\s]*[A-Za-z]-[A-Za-z]")
 PRIVATE = re.compile(
     r"(?<![\w.~}/-])/(?:home|Users|root|work)/\w+|/opt/(?:wheels|pypi)",  # a path that is right on one machine only
     re.IGNORECASE,
@@ -125,6 +126,13 @@ def test_the_language_comes_from_the_target_and_never_from_the_locale():
         assert make(f"lab-{language}").splitlines()[-1].endswith(f"-m course.book lab --language {language}")
     for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir()):
         assert not re.search(r"\$[({]?(LANG|LANGUAGE|LC_\w+)\b", path.read_text("utf-8")), path.name
+
+
+def test_shell_commands_have_no_range_of_letters():
+    """A Turkish locale has no ``i`` between ``a`` and ``z``."""
+    scripts = [path for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir())]
+    found = [line for path in scripts for line in path.read_text("utf-8").splitlines() if LETTERS.search(line)]
+    assert not found
 
 
 # ---- .ci/setup and .venv ----
