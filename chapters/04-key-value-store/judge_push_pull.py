@@ -15,7 +15,7 @@ from d2lps.messages import text
 from d2lps.notebook.grading import Failure, call, failure, size_text
 
 from .judge_count_workers import decode
-from .network import Closed, Deadlock, Idle, Message, Network, Unsendable
+from .network import Deadlock, Idle, Message, Network, Unsendable
 
 KEYS, ROUNDS = 6, 3
 ELEMENTS = 1080  # of a value: KEYS · ROUNDS divides it
@@ -89,7 +89,7 @@ class _Run:
         """(push, pull, serve) of one node, which shares nothing with the others."""
         case, net = self.case, self.net
         send, recv = functools.partial(self._send, name), functools.partial(net.recv, name)
-        three = call(case, self.answer, list(case.workers), list(case.servers), send, recv, refused=Closed)
+        three = call(case, self.answer, list(case.workers), list(case.servers), send, recv)
         if not isinstance(three, tuple | list) or len(three) != 3 or not all(map(callable, three)):
             raise failure("wrong-type", "not-three", case, type=type(three).__name__)
         return tuple(three)
@@ -109,7 +109,7 @@ class _Run:
     def _server(self, name: str) -> Callable[[], None]:
         def program():
             _, _, serve = self._functions(name)
-            call(self.case, serve, refused=Closed, none=True)
+            call(self.case, serve, none=True)
 
         return program
 
@@ -129,7 +129,7 @@ class _Run:
                     if act == "push":
                         self._push(i, name, push, round_, key)
                     else:
-                        value = call(self.case, pull, key, refused=Closed, none=True)
+                        value = call(self.case, pull, key, none=True)
                         self._require_the_sum(i, name, value, round_, key)
             self.doing.pop(name)
 
@@ -138,7 +138,7 @@ class _Run:
     def _push(self, i: int, name: str, push: Callable, round_: int, key: int) -> None:
         value, at = _value(round_, key, 4**i), (round_, key)
         self.begun.setdefault(at, set()).add(i)
-        call(self.case, push, key, value, refused=Closed, none=True)
+        call(self.case, push, key, value, none=True)
         if not torch.equal(value, _value(round_, key, 4**i)):
             raise failure("differs", "push-changes", self.case, node=name, key=key)
 

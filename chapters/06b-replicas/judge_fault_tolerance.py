@@ -160,7 +160,7 @@ class World:
         self.now += 1
         letter.arrived = letter.arrived or self.now
         if letter.dst in self.on:
-            call(self.case, self.on[letter.dst], letter.src, letter.message, none=True, refused=Failure)
+            call(self.case, self.on[letter.dst], letter.src, letter.message, none=True)
         elif letter.src == AUTHORITY:
             self.view_of[letter.dst] = letter.message[1]
             self._push(letter.dst)

@@ -112,4 +112,10 @@ CASES = (
     GpuCase("gpt-145.6b", 60, 80, 16, 96),
     GpuCase("gpt3", 8, 80, 8, 64),
     GpuCase("gpt-39.1b", 128, 20, 8, 1024),
+    # A rule or a part of a step that is left out leads to another division in one of these.
+    GpuCase("gpt-145.6b", 240, 60, 4, 24),
+    GpuCase("gpt3", 768, 32, 4, 256),
+    GpuCase("small", 192, 10, 6, 1024),
+    GpuCase("gpt-18.4b", 30, 60, 4, 30),
+    GpuCase("gpt-76.1b", 60, 60, 16, 512),
 )

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import Failure, call, failure, in_turns
+from d2lps.notebook.grading import call, failure, in_turns
 
 WIDTH = 3
 
@@ -63,7 +63,7 @@ def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[lis
         x, choice, gate = (tensor.clone() for tensor in case.given[rank])
         gate.requires_grad_()  # the router learns by it
         arguments = x, choice, gate, case.ranks, case.capacity, exchange, lambda tokens: expert(rank, tokens)
-        return call(case, answer, *arguments, refused=Failure)
+        return call(case, answer, *arguments)
 
     results, given = in_turns(case.ranks, act)
     if len(results) < case.ranks:
