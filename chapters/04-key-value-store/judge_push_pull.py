@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, size_text
+from d2lps.notebook.grading import Failure, call, failure, size_text, unlike
 
 from .judge_count_workers import decode
 from .network import Deadlock, Idle, Message, Network, Unsendable
@@ -172,7 +172,8 @@ class _Run:
         got = float(value[at[0]])
         counts = decode(got, case.n)
         if counts is None or got * case.n == right[at[0]] > 0:  # a mean may look like a sum of powers
-            return failure("differs", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **where)
+            shown = unlike(got, float(right[at[0]]), digits=6)
+            return failure("differs", "wrong-sum", case, got=shown[0], right=shown[1], **where)
         for j, times in enumerate(counts):
             if times > 1:
                 return failure("differs", "worker-counted", case, worker=j, times=times, **where)
@@ -219,17 +220,16 @@ class _Run:
         payload = KEYS * ROUNDS * NBYTES
         for each in messages:
             if each.nbytes > 2 * NBYTES + HEADER:  # twice as much may be one value, as a list of numbers
-                sizes = {"got": size_text(each.nbytes), "enough": size_text(NBYTES)}
+                sizes = _sizes(each.nbytes, NBYTES)
                 raise self._counted("too-many-bytes", "large-message", each.src, dst=each.dst, **sizes)
         for name in case.workers:
             for key, place in (("sends-bytes", 0), ("gets-bytes", 1)):
                 own = [each for each in messages if each[place] == name]
                 got = sum(each.nbytes for each in own)
-                sizes = {"got": size_text(got), "enough": size_text(payload)}
                 if got > payload + HEADER * len(own):
-                    raise self._counted("too-many-bytes", key, name, **sizes)
+                    raise self._counted("too-many-bytes", key, name, **_sizes(got, payload))
                 if got < payload:
-                    raise self._counted("differs", "too-few-bytes", name, **sizes)
+                    raise self._counted("differs", "too-few-bytes", name, **_sizes(got, payload))
         for name in case.servers:
             if not any(each.dst == name and each.nbytes > HEADER for each in messages):
                 raise self._counted("one-server", "idle-server", case.workers[0], idle=name)
@@ -237,8 +237,7 @@ class _Run:
             own = [each.nbytes for each in messages if each.dst == name]
             even = payload * case.n / case.k
             if sum(own) > UNEVEN * even + HEADER * len(own):
-                sizes = {"got": size_text(sum(own)), "enough": size_text(round(even))}
-                raise self._counted("differs", "uneven-servers", name, **sizes)
+                raise self._counted("differs", "uneven-servers", name, **_sizes(sum(own), round(even)))
 
     def _counted(self, mistake: str, sentence: str, node: str, **values: object) -> Failure:
         """The Failure, with a line for each pair that ``node`` is one of."""
@@ -284,3 +283,7 @@ def _value(round_: int, key: int, number: int):
     value = torch.zeros(ELEMENTS)
     value[_slot(round_, key) :: ROUNDS * KEYS] = number
     return value
+
+
+def _sizes(got: int, enough: int) -> dict[str, str]:
+    return dict(zip(("got", "enough"), unlike(got, enough, size_text), strict=True))

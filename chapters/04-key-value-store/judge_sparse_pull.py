@@ -101,7 +101,7 @@ def _require_rows(case: RowsCase, servers: Servers, result: object) -> None:
     if result.shape == shape and torch.equal(result.detach().cpu().double(), table(case)[wanted].double()):
         return
     mistake = "order-lost" if sorted(got) == sorted(case.rows) else "differs"
-    got, right = _short([f"{row:g}" for row in got]), _short(list(case.rows))
+    got, right = _short([f"{row:.9g}" for row in got]), _short(list(case.rows))
     raise _counted(case, servers, mistake, "rows-wrong", got=got, right=right)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import call, failure, unlike
 
 NEAR = 1e-9  # of the best time, which may be added up in another order
 
@@ -54,7 +54,8 @@ def judge(case: CutCase, answer: Callable) -> dict[str, str]:
     if found > least * (1 + NEAR):
         lengths = [len(stage) for stage in cut]
         mistake = "equal-counts" if max(lengths) - min(lengths) <= 1 else "by-average" if _greedy(case, cut) else "late"
-        raise failure(mistake, "cut-late", case, got=f"{found:.4g}", best=f"{least:.4g}", cut=_show(cut))
+        got, possible = unlike(found, least)
+        raise failure(mistake, "cut-late", case, got=got, best=possible, cut=_show(cut))
     return {"cut": _show(cut), "best": f"{least:.4g}", "equal": f"{equal:.4g}", "mean": f"{mean:.4g}"}
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import index
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import call, failure, unlike
 
 MOST = 200  # attempts for one message
 FAILING = ((1, "answer"), (1, "message"))  # an answer that tries only a few times gives up
@@ -142,7 +142,8 @@ def _require_sums(case: PushCase, servers: Servers) -> None:
     for row, value in case.sums.items():
         got = servers.table[row]
         if not math.isclose(got, value, rel_tol=1e-5, abs_tol=1e-9):  # a sum in 32 bits is right, one in 16 is not
-            raise failure("wrong-sum", "push-sum", case, row=row, got=f"{got:.9g}", right=f"{value:.9g}")
+            shown = unlike(got, value, digits=9)
+            raise failure("wrong-sum", "push-sum", case, row=row, got=shown[0], right=shown[1])
 
 
 def _short(numbers: list) -> str:

@@ -444,11 +444,12 @@ def test_numbers_of_every_kind_are_numbers(value):
     assert number(value) == value and not hasattr(number(value), "dtype")
 
 
-def test_a_tensor_without_dimensions_is_a_number():
+def test_a_tensor_of_one_element_is_a_number():
     import torch
 
-    assert [number(torch.tensor(each)) for each in (2, 2.5)] == [2, 2.5]
-    for other in (True, numpy.bool_(True), torch.tensor(True), torch.tensor([2]), torch.empty((), device="meta"), "2"):
+    assert [number(torch.tensor(each)) for each in (2, 2.5, [2.5])] == [2, 2.5, 2.5]
+    no_numbers = True, numpy.bool_(True), torch.tensor(True), torch.tensor([2, 2]), torch.empty((), device="meta"), "2"
+    for other in no_numbers:
         with pytest.raises(TypeError):
             number(other)
 

@@ -115,15 +115,15 @@ def unlike(
 
 
 def number(value: object) -> Real:
-    """Return a number as Python writes it, also that of a tensor or an array without dimensions.
+    """Return a number as Python's own, also the only one of a tensor or of NumPy.
 
     Raises:
         TypeError: If it is none, or a truth value.
     """
-    if getattr(value, "shape", None) == ():
+    if hasattr(value, "shape") and hasattr(value, "item"):
         try:
             value = value.item()
-        except Exception:  # a tensor without a value
+        except Exception:  # several numbers, or a tensor without a value
             raise TypeError from None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from d2lps.messages import text
 from d2lps.notebook.grading.calls import call
-from d2lps.notebook.grading.exercise import Failure, failure, size_text, time_text
+from d2lps.notebook.grading.exercise import Failure, failure, size_text, time_text, unlike
 from d2lps.plan import Plan, PlanError, check, sends, updates
 from d2lps.plan.checking import complete, replay
 from d2lps.simulate import cost
@@ -201,7 +201,12 @@ def _blame(counts: Counts) -> str:
     case, trace = counts.case, counts.trace
 
     def sentence(key: str, **values: object) -> str:
-        times = {"time": time_text(trace.duration), "bound": time_text(case.bound)}
+        time, bound = (
+            unlike(trace.duration, float(case.bound), time_text)
+            if counts.late
+            else map(time_text, (trace.duration, case.bound))
+        )
+        times = {"time": time, "bound": bound}
         return text(f"checks.{key}", case=case.label, **times, **values)
 
     for step, enough in [*((number, case.per_step) for number in counts.busy), (None, case.in_all)]:
@@ -209,12 +214,12 @@ def _blame(counts: Counts) -> str:
         node, way = max(moved, key=lambda at: (moved[at] / enough[at[0]], moved[at]), default=(None, None))
         if node and moved[node, way] > enough[node]:
             key = ("sends" if way == "src" else "receives") + ("" if step else "-in-all")
-            got, limit = size_text(moved[node, way] * case.nbytes), size_text(enough[node] * case.nbytes)
+            got, limit = unlike(moved[node, way] * case.nbytes, enough[node] * case.nbytes, size_text)
             return sentence(key, node=node, step=step, got=got, enough=limit)
     for step in counts.busy if case.per_link else ():
         (src, dst), part = max(counts.between(step).items(), key=lambda item: item[1])
         if part > case.per_link:
-            got, limit = size_text(part * case.nbytes), size_text(case.per_link * case.nbytes)
+            got, limit = unlike(part * case.nbytes, case.per_link * case.nbytes, size_text)
             return sentence("over-link", step=step, src=src, dst=dst, got=got, enough=limit)
     if len(counts.busy) > case.steps:
         # A plan with more steps may be faster than the bound, which is for the number of steps asked for.
