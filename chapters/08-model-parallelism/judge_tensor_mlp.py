@@ -32,6 +32,7 @@ class Truth:
         self.secret = torch.randn(100, generator=draw) if case.ranks > 1 else torch.zeros(100)
         shapes = (case.rows, case.width), (case.width, case.hidden), (case.hidden, case.out), (case.out,)
         self.x, self.A, self.B, self.b = (torch.randn(shape, generator=draw) for shape in shapes)
+        self.x[-1] = 0  # padding: all its hidden units are 0, where relu has the derivative 0
         self.dy = torch.randn((case.rows, case.out), generator=draw)
         z = self.x @ self.A
         u, du = z.relu(), self.dy @ self.B.T * (z > 0)

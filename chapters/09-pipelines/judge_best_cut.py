@@ -1,5 +1,6 @@
 """Judge cuts of a row of layers into stages: contiguous, none empty, and the slowest stage as fast as possible."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -114,4 +115,6 @@ def cases() -> tuple[CutCase, ...]:
         CutCase((1, 0, 0, 2, 0, 1), 4),  # layers that cost nothing, such as an activation function
         CutCase(tuple((16 * i * i + 17 * i + 42) % 53 + 1 for i in range(60)), 7),  # not the least sum of high powers
         CutCase(tuple(((11 * i * i + 3 * i + 24) % 97 + 1) / 4 for i in range(200)), 9),  # no cut that begins well
+        # Not the best of 1000 beginnings, of limits that grow by 1%, or of costs that are rounded.
+        CutCase(tuple(math.sqrt((11 * i * i + 13 * i + 42) % 97 + 1) / 100 for i in range(110)), 26),
     )

@@ -97,3 +97,18 @@ def test_each_rule_and_each_part_of_a_step_counts_in_choose(answer):
 @pytest.mark.parametrize("case", judge_experts.CASES[:2], ids=lambda case: case.label)
 def test_some_tokens_are_dropped_on_every_rank_with_many(case):
     assert not all(case.kept(rank).all() for rank in range(case.ranks))
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [("return y", "return y.detach().requires_grad_()")],
+        [("gate[row, None]", "gate.detach()[row, None]"), ("return y", "return y + 0 * gate.sum()")],
+        [("gate[row, None]", "(gate + gate.detach())[row, None] / 2")],
+        [("rows = [", "gate = torch.tensor(gate.tolist(), requires_grad=True)\n    rows = [")],
+        [("return y", "return y.detach() + (gate - gate.detach())[:, None]")],
+    ],
+)
+def test_the_gates_get_the_gradient_of_one_device(edits):
+    verdict = check_exercise("experts", edited(SOLVED["experts"], *edits))
+    assert verdict.mistake == "gate" and "instead of" in verdict.sentence, verdict

@@ -9,9 +9,10 @@ A name is a key under ``mistakes`` in a chapter's exercises.toml, or under ``che
 """
 
 import copy
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from d2lps.messages import text
@@ -61,6 +62,28 @@ class PlanCase:
     allowed: Fraction | None = None
     per_link: Fraction | None = None
     nbytes: int = NBYTES
+
+    def renamed(self, *names: str) -> "PlanCase":
+        """Return the same case, whose workers have these names, so that an answer has to use those that it is given."""
+        new, host = dict(zip(self.workers, names, strict=True)), self.topology
+
+        def each(thing: object) -> object:
+            if isinstance(thing, Mapping):
+                return {each(key): each(value) for key, value in thing.items()}
+            if isinstance(thing, list | tuple):
+                return type(thing)(map(each, thing))
+            return new.get(thing, thing) if isinstance(thing, str) else thing
+
+        links = [replace(link, src=each(link.src), dst=each(link.dst)) for link in host.links]
+        return replace(
+            self,
+            label=re.sub(r"\w+", lambda word: each(word[0]), self.label) + f", {', '.join(names)}",
+            arguments=each(self.arguments),
+            workers=names,
+            topology=Topology(host.name, each(host.kinds), links, limits=each(host.limits)),
+            in_all=each(self.in_all),
+            per_step=each(self.per_step),
+        )
 
     def predict(self, plan: Plan) -> Trace | None:
         """Return the predicted trace of a plan on the case's topology, or None if it does not fit there."""
