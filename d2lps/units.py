@@ -144,22 +144,22 @@ def show_error(error: float, bound: float = ROUNDING) -> str:
     return f"< {show_number(bound)}" if abs(error) < bound else show_number(error, 2)
 
 
-def show_size(count: "float | Fraction") -> str:
-    """Print bytes in decimal units with at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
-    return _show(float(count), [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
+def show_size(count: "float | Fraction", digits: int = 4) -> str:
+    """Print bytes in decimal units with at most four digits, or so many: ``160 MB``, ``7.5 kB``, ``12 B``."""
+    return _show(float(count), [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B", digits)
 
 
-def show_seconds(time: float) -> str:
+def show_seconds(time: float, digits: int = 4) -> str:
     """Print seconds in the unit that suits them: ``60 ms``, ``7.5 ms``, ``42 µs``."""
-    return _show(time, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)], "s")
+    return _show(time, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)], "s", digits)
 
 
-def _show(value: float, units: list[tuple[str, float]], base: str) -> str:
-    rounded = float(f"{value:.4g}")  # first, so that 999.96 ms becomes 1 s and not 1000 ms
+def _show(value: float, units: list[tuple[str, float]], base: str, digits: int) -> str:
+    rounded = float(f"{value:.{digits}g}")  # first, so that 999.96 ms becomes 1 s and not 1000 ms
     if not rounded:
         return f"0 {base}"
     name, factor = next((unit for unit in units if abs(rounded) >= unit[1]), units[-1])
-    return f"{show_number(rounded / factor)} {name}"
+    return f"{show_number(rounded / factor, digits)} {name}"
 
 
 def _split(quantity: str, value: object) -> tuple[Fraction, str]:

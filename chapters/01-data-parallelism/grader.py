@@ -156,7 +156,7 @@ EXERCISES = {
             split_case(1, "16 GB/s", "8 GB/s"),
             split_case(4, "32 GB/s", "8 GB/s"),
             split_case(4, "15.753 GB/s", "7.877 GB/s"),
-            split_case(2, "6 GB/s", "10 GB/s", names="cpu5 cpu2"),
+            split_case(2, "6 GB/s", "10 GB/s", names="cpu5 cpu2").renamed("gpu6", "gpu3"),
         ),
         PlanJudge(split_mistake, require_servers_between),
         shows=("n = 4, cpu0 16\u00a0GB/s, cpu1 8\u00a0GB/s",),

@@ -86,7 +86,8 @@ def both_ways_mistake(counts: Counts) -> str:
     if counts.over():
         uneven = len({counts.plan.share[key] for key in counts.keys}) > 1
         return "whole-tensors" if len(counts.keys) < n else "uneven" if uneven else "differs"
-    ways = {(int(dst[3:]) - int(src[3:])) % n for step in counts.busy for src, dst in counts.between(step)}
+    place = counts.case.workers.index
+    ways = {(place(dst) - place(src)) % n for step in counts.busy for src, dst in counts.between(step)}
     if not {1, n - 1} <= ways:
         return "one-way"
     return "one-after-another" if len(counts.busy) > counts.case.steps else "uneven"
@@ -199,14 +200,18 @@ def time_beside_a_ring(trace: Trace) -> dict[str, str]:
 EXERCISES = {
     "both-ways": Exercise(
         ("gpus",),
-        (*map(both_ways_case, (4, 2, 3, 5, 8, 1)), one_port_case(4)),
+        (*map(both_ways_case, (4, 2, 3, 5, 8, 1)), both_ways_case(3).renamed("gpu6", "a", "gpu0"), one_port_case(4)),
         PlanJudge(both_ways_mistake),
         shows=("n = 4, switch",),
         fills=lambda trace: {"allowed": time_text(both_ways_case(4).allowed), "fewest": time_text(fewest_steps(4))},
     ),
     "few-steps": Exercise(
         ("gpus",),
-        (*map(few_steps_case, (8, 3, 5, 2, 13, 1)), few_steps_case(8, NBYTES)),
+        (
+            *map(few_steps_case, (8, 3, 5, 2, 13, 1)),
+            few_steps_case(8, NBYTES),
+            few_steps_case(3).renamed("gpu6", "a", "gpu0"),
+        ),
         PlanJudge(few_steps_mistake, require_one_at_a_time),
         shows=("n = 8",),
         fills=times_beside_the_ring,
@@ -239,6 +244,7 @@ EXERCISES = {
             unequal_case(12, "12 GB/s", "18 GB/s", "3 GB/s", "9 GB/s"),
             unequal_case(4, "18 GB/s", "18 GB/s"),
             unequal_case(4, "18 GB/s"),
+            unequal_case(8, "2 GB/s", "18 GB/s", "18 GB/s").renamed("gpu6", "a", "gpu0"),
         ),
         PlanJudge(unequal_mistake),
         fills=time_beside_a_ring,

@@ -12,7 +12,7 @@ from functools import partial
 
 import d2lps
 from d2lps import Plan, Trace, pcie_server
-from d2lps.notebook.grading import PlanCase, call, failure
+from d2lps.notebook.grading import PlanCase, call, failure, number, number_text, unlike
 from d2lps.plan import sends
 
 PLANS = {"ring": d2lps.ring, "tree": d2lps.tree, "sharded": d2lps.sharded}
@@ -86,7 +86,7 @@ def _require_right_values(case: ReductionCase, combine: Callable) -> None:
 
     plan, parts, start = case.plan, case.plan.slices(COUNT), gradients(case)
     have = {(node, key): (start[node][parts[key]].clone(), {node}) for node, key in plan.holds}
-    for number, step in enumerate(plan.steps, 1):
+    for at_step, step in enumerate(plan.steps, 1):
         written = {}
         for src, dst, key, op in sends(step):
             value, who = have[src, key]
@@ -102,24 +102,27 @@ def _require_right_values(case: ReductionCase, combine: Callable) -> None:
             if wrong.any():
                 at = int(wrong.nonzero()[0])
                 mistake, orders = _mistake(case, combine, float(value[at]))
-                values = {"step": number, "node": node, "key": key} | orders
-                values |= {"got": number_text(value[at]), "right": number_text(right[at])}
-                before = case.predict_until(plan, number)
+                values = {"step": at_step, "node": node, "key": key} | orders
+                values |= dict(zip(("got", "right"), unlike(value[at], right[at], _text), strict=True))
+                before = case.predict_until(plan, at_step)
                 raise failure(mistake, mistake if orders else "wrong-value", case, before, **values)
 
 
 def _require_neutral(case: ReductionCase, combine: Callable, identity: object) -> None:
     import torch
 
-    if not isinstance(identity, int | float):
-        raise failure("wrong-identity", "no-number", case, identity=repr(identity))
+    try:
+        filling = float(identity := number(identity))
+    except (TypeError, OverflowError):
+        raise failure("wrong-identity", "no-number", case, identity=repr(identity)) from None
     for value in (1.0, -4.0, -300.0, float("-inf")):
         sample = torch.tensor([value])
-        neutral = torch.full_like(sample, identity)
+        neutral = torch.full_like(sample, filling)
         for pair in ((neutral, sample), (sample, neutral)):
             got = float(call(case, combine, *pair))
             if got != value and not abs(got - value) < 1e-4:
-                values = {"identity": repr(identity), "value": number_text(value), "got": number_text(got)}
+                shown, other = unlike(value, got, _text)
+                values = {"identity": repr(identity), "value": shown, "got": other}
                 raise failure("wrong-identity", "wrong-identity", case, **values)
 
 
@@ -143,11 +146,10 @@ def _mistake(case: ReductionCase, combine: Callable, got: float) -> tuple[str, d
         ("not-associative", put(a, b, c), put(a, put(b, c))),
     ):
         if abs(one - other) > 1e-4:
-            return mistake, {"one": number_text(one), "other": number_text(other)}
+            return mistake, dict(zip(("one", "other"), unlike(one, other, _text), strict=True))
     lost = float("-inf") in (put(a, b), put(-1000.0, -1000.0))  # of numbers, none of which is minus infinity
     return "out-of-range" if lost else "other-reduction", {}
 
 
-def number_text(value: float) -> str:
-    """A number as it stands in a sentence."""
-    return f"{float(value):.4g}".replace("-", "\u2212")
+def _text(value: float, digits: int) -> str:
+    return number_text(value, digits).replace("-", "\u2212")

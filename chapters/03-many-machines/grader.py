@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from d2lps import Trace, cost, machines, ring
-from d2lps.notebook.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, size_text, time_text
+from d2lps.notebook.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, size_text, time_text, unlike
 from d2lps.plan import Plan, sends
 from d2lps.units import bandwidth
 
@@ -67,8 +67,9 @@ def require_one_crossing(counts: Counts) -> None:
     enough, rate = Fraction(2 * (count - 1), count), Fraction(bandwidth(CARD))
     (host, way), most = max(passed.items(), key=lambda item: item[1], default=(("", "out"), Fraction(0)))
     if most > enough:
-        values = {"node": host, "got": size_text(most * NBYTES), "enough": size_text(enough * NBYTES)}
-        values |= {"time": time_text(most * NBYTES / rate), "bound": time_text(enough * NBYTES / rate)}
+        got, least = unlike(most * NBYTES, enough * NBYTES, size_text)
+        time, bound = unlike(most * NBYTES / rate, enough * NBYTES / rate, time_text)
+        values = {"node": host, "got": got, "enough": least, "time": time, "bound": bound}
         mistake = "flat" if len(set(passed.values())) == 1 else "one-machine"
         raise failure(mistake, f"card-{way}", case, counts.trace, **values)
 

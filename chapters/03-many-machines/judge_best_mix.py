@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import lcm
 
 from d2lps import Plan, Trace, cost, machines, ring, sharded, together
-from d2lps.notebook.grading import PlanCase, call, failure, size_text, time_text
+from d2lps.notebook.grading import PlanCase, call, failure, size_text, time_text, unlike
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")
@@ -50,8 +50,9 @@ def judge(case: PlanCase, answer: Callable) -> Trace:
     node, way, time = fullest(case, trace)
     if time > case.bound * (1 + Fraction(1, 10**9)):
         passed = trace.bytes_sent(node) if way == "out" else trace.bytes_received(node)
-        values = {"node": node, "got": size_text(passed), "enough": size_text(case.bound * rates(case)[node])}
-        values |= {"time": time_text(time), "bound": time_text(case.bound)}
+        got, enough = unlike(passed, case.bound * rates(case)[node], size_text)
+        taken, bound = unlike(time, case.bound, time_text)
+        values = {"node": node, "got": got, "enough": enough, "time": taken, "bound": bound}
         raise failure(_mistake(case, shares), f"card-{way}", case, trace, **values)
     return trace
 

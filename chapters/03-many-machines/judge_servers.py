@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from numbers import Real
 
 from d2lps import cost, machines, sharded
-from d2lps.notebook.grading import call, failure, time_text
+from d2lps.notebook.grading import call, failure, number, time_text, unlike
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")
@@ -45,15 +44,17 @@ def judge(case: ServersCase, answer: Callable) -> ServersCase:
     """Return the case; raise Failure."""
     machine, server = float(bandwidth(case.machine)), float(bandwidth(case.server))  # as an answer graded elsewhere
     got, enough = call(case, answer, case.m, machine, server), case.enough()
-    if isinstance(got, bool) or not isinstance(got, Real):
-        raise failure("wrong-type", "not-a-number", case, type=type(got).__name__)
+    try:
+        got = number(got)
+    except TypeError:
+        raise failure("wrong-type", "not-a-number", case, type=type(got).__name__) from None
     if got <= 0:
         raise failure("todo", "no-servers-yet", case)
     if got % 1:
-        raise failure("rounding", "not-whole", case, got=f"{got:g}")
+        raise failure("rounding", "not-whole", case, got=float(got))
     got = int(got)
     if got < enough:
-        now, then = time_text(case.takes(got)), time_text(case.takes(got + 1))
+        now, then = unlike(case.takes(got), case.takes(got + 1), time_text)
         raise failure(_mistake(case, got, enough), "too-few-servers", case, got=got, now=now, then=then)
     if got > enough:
         least = time_text(case.takes(enough))

@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
 
 from d2lps import Trace, cost, hierarchical, machines, sharded
-from d2lps.notebook.grading import call, failure, time_text
+from d2lps.notebook.grading import call, failure, number, time_text, unlike
 
 UPDATED = 2e9  # bytes per second that a server updates
 STEPS = (3, 4, 5, 6, 7)
@@ -56,9 +55,9 @@ def uneven(predicted: Trace) -> Trace:
     """The same events, played so that each node continues when it has its inputs; some messages take longer."""
     free: dict[str, float] = defaultdict(lambda: 0.01)  # node → until when it is occupied
     events = []
-    for number in range(1, predicted.steps + 1):
+    for at_step in range(1, predicted.steps + 1):
         until = dict(free)
-        for event in (event for event in predicted.events if event.step == number):
+        for event in (event for event in predicted.events if event.step == at_step):
             slower = 1 + 0.07 * (len(events) * 5 % 7)
             if event.kind == "update":  # when everything has arrived
                 start = until.get(event.src, free[event.src])
@@ -95,7 +94,8 @@ def judge(case: StepsCase, answer: Callable) -> dict[str, str]:
     got = _seconds(case, call(case, answer, trace))
     for step in STEPS:
         if not near(got[step], right[step], trace):
-            values = {"step": step, "got": time_text(got[step]), "right": time_text(right[step])}
+            shown = unlike(got[step], right[step], time_text)
+            values = {"step": step, "got": shown[0], "right": shown[1]}
             said = "step-took"
             if parts[step]:
                 values["start"] = time_text(min(event.start for event in parts[step]))
@@ -124,12 +124,15 @@ def _seconds(case: StepsCase, given: object) -> dict[int, float]:
     for step in STEPS:
         if step not in given:
             raise failure("differs", "step-missing", case, step=step)
+    found = {}
     for step, seconds in given.items():
         if step not in STEPS:
             raise failure("differs", "step-strange", case, step=repr(step))
-        if isinstance(seconds, bool) or not isinstance(seconds, Real):
-            raise failure("wrong-type", "step-no-number", case, step=step, got=type(seconds).__name__)
-    return given
+        try:
+            found[step] = number(seconds)
+        except TypeError:
+            raise failure("wrong-type", "step-no-number", case, step=step, got=type(seconds).__name__) from None
+    return found
 
 
 def _mistake(trace: Trace, parts: Mapping, got: Mapping, right: Mapping, step: int) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, size_kept, size_text
+from d2lps.notebook.grading import Failure, call, failure, size_kept, size_text, unlike
 
 ROUNDS = 4
 ELEMENTS = 64  # of a value with real numbers
@@ -162,7 +162,7 @@ def _require_sum(case: RoundsCase, result: object, came: Sequence[Push]) -> None
         raise _failure(mistake, "other-round", case, came, other=at + 1)
     counts = decode(float(total[at]), case.n)
     if counts is None or total[at] * case.n == right[at] > 0:  # a mean may look like a sum of powers
-        got, wanted = (f"{float(each[at]):g}" for each in (total, right))
+        got, wanted = unlike(float(total[at]), float(right[at]), digits=6)
         raise _failure("differs", "sum-of-powers", case, came, got=got, right=wanted)
     for worker, times in enumerate(counts):
         if times > 1:

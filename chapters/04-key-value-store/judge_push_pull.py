@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, size_text
+from d2lps.notebook.grading import Failure, call, failure, size_text, unlike
 
 from .judge_count_workers import decode
-from .network import Closed, Deadlock, Idle, Message, Network, Unsendable
+from .network import Deadlock, Idle, Message, Network, Unsendable
 
 KEYS, ROUNDS = 6, 3
 ELEMENTS = 1080  # of a value: KEYS · ROUNDS divides it
@@ -89,7 +89,7 @@ class _Run:
         """(push, pull, serve) of one node, which shares nothing with the others."""
         case, net = self.case, self.net
         send, recv = functools.partial(self._send, name), functools.partial(net.recv, name)
-        three = call(case, self.answer, list(case.workers), list(case.servers), send, recv, refused=Closed)
+        three = call(case, self.answer, list(case.workers), list(case.servers), send, recv)
         if not isinstance(three, tuple | list) or len(three) != 3 or not all(map(callable, three)):
             raise failure("wrong-type", "not-three", case, type=type(three).__name__)
         return tuple(three)
@@ -109,7 +109,7 @@ class _Run:
     def _server(self, name: str) -> Callable[[], None]:
         def program():
             _, _, serve = self._functions(name)
-            call(self.case, serve, refused=Closed, none=True)
+            call(self.case, serve, none=True)
 
         return program
 
@@ -129,7 +129,7 @@ class _Run:
                     if act == "push":
                         self._push(i, name, push, round_, key)
                     else:
-                        value = call(self.case, pull, key, refused=Closed, none=True)
+                        value = call(self.case, pull, key, none=True)
                         self._require_the_sum(i, name, value, round_, key)
             self.doing.pop(name)
 
@@ -138,7 +138,7 @@ class _Run:
     def _push(self, i: int, name: str, push: Callable, round_: int, key: int) -> None:
         value, at = _value(round_, key, 4**i), (round_, key)
         self.begun.setdefault(at, set()).add(i)
-        call(self.case, push, key, value, refused=Closed, none=True)
+        call(self.case, push, key, value, none=True)
         if not torch.equal(value, _value(round_, key, 4**i)):
             raise failure("differs", "push-changes", self.case, node=name, key=key)
 
@@ -172,7 +172,8 @@ class _Run:
         got = float(value[at[0]])
         counts = decode(got, case.n)
         if counts is None or got * case.n == right[at[0]] > 0:  # a mean may look like a sum of powers
-            return failure("differs", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **where)
+            shown = unlike(got, float(right[at[0]]), digits=6)
+            return failure("differs", "wrong-sum", case, got=shown[0], right=shown[1], **where)
         for j, times in enumerate(counts):
             if times > 1:
                 return failure("differs", "worker-counted", case, worker=j, times=times, **where)
@@ -219,17 +220,16 @@ class _Run:
         payload = KEYS * ROUNDS * NBYTES
         for each in messages:
             if each.nbytes > 2 * NBYTES + HEADER:  # twice as much may be one value, as a list of numbers
-                sizes = {"got": size_text(each.nbytes), "enough": size_text(NBYTES)}
+                sizes = _sizes(each.nbytes, NBYTES)
                 raise self._counted("too-many-bytes", "large-message", each.src, dst=each.dst, **sizes)
         for name in case.workers:
             for key, place in (("sends-bytes", 0), ("gets-bytes", 1)):
                 own = [each for each in messages if each[place] == name]
                 got = sum(each.nbytes for each in own)
-                sizes = {"got": size_text(got), "enough": size_text(payload)}
                 if got > payload + HEADER * len(own):
-                    raise self._counted("too-many-bytes", key, name, **sizes)
+                    raise self._counted("too-many-bytes", key, name, **_sizes(got, payload))
                 if got < payload:
-                    raise self._counted("differs", "too-few-bytes", name, **sizes)
+                    raise self._counted("differs", "too-few-bytes", name, **_sizes(got, payload))
         for name in case.servers:
             if not any(each.dst == name and each.nbytes > HEADER for each in messages):
                 raise self._counted("one-server", "idle-server", case.workers[0], idle=name)
@@ -237,8 +237,7 @@ class _Run:
             own = [each.nbytes for each in messages if each.dst == name]
             even = payload * case.n / case.k
             if sum(own) > UNEVEN * even + HEADER * len(own):
-                sizes = {"got": size_text(sum(own)), "enough": size_text(round(even))}
-                raise self._counted("differs", "uneven-servers", name, **sizes)
+                raise self._counted("differs", "uneven-servers", name, **_sizes(sum(own), round(even)))
 
     def _counted(self, mistake: str, sentence: str, node: str, **values: object) -> Failure:
         """The Failure, with a line for each pair that ``node`` is one of."""
@@ -284,3 +283,7 @@ def _value(round_: int, key: int, number: int):
     value = torch.zeros(ELEMENTS)
     value[_slot(round_, key) :: ROUNDS * KEYS] = number
     return value
+
+
+def _sizes(got: int, enough: int) -> dict[str, str]:
+    return dict(zip(("got", "enough"), unlike(got, enough, size_text), strict=True))

@@ -41,7 +41,6 @@ class Servers:
 
     case: RowsCase
     asks: list[tuple[int, list[int]]] = field(default_factory=list)
-    refused: Failure | None = None
 
     def ask(self, server: object, rows: object):
         """Return rows of that server's part; refuse missing ones."""
@@ -49,14 +48,14 @@ class Servers:
         try:
             rows = [operator.index(row) for row in rows]
         except TypeError:
-            self._refuse(failure("wrong-type", "not-rows", case, type=type(rows).__name__))
+            raise failure("wrong-type", "not-rows", case, type=type(rows).__name__) from None
         if not hasattr(server, "__index__") or not 0 <= operator.index(server) < len(cuts) - 1:
-            self._refuse(failure("differs", "strange-server", case, server=repr(server), last=len(cuts) - 2))
+            raise failure("differs", "strange-server", case, server=repr(server), last=len(cuts) - 2)
         server = operator.index(server)
         own = cuts[server + 1] - cuts[server]
         for row in rows:
             if not 0 <= row < own:
-                self._refuse(self._out(server, row, own))
+                raise self._out(server, row, own)
         self.asks.append((server, rows))
         return table(case)[cuts[server] : cuts[server + 1]][rows]
 
@@ -65,10 +64,6 @@ class Servers:
         whole = row in self.case.rows and cuts[server] <= row < cuts[server + 1]  # the table's number, on its server
         mistake = "wrong-offset" if whole else "wrong-cut"
         return failure(mistake, "row-not-there", self.case, server=server, row=row, own=own, first=cuts[server])
-
-    def _refuse(self, refusal: Failure) -> None:
-        self.refused = self.refused or refusal
-        raise refusal
 
     def lines(self) -> list[str]:
         """Return the messages of each server, a line for each."""
@@ -86,12 +81,7 @@ def table(case: RowsCase):
 def judge(case: RowsCase, answer: Callable) -> dict[str, str]:
     """Return the values for the sentence to a right answer; raise Failure."""
     servers = Servers(case)
-    try:
-        result = call(case, answer, list(case.rows), list(case.cuts), servers.ask, refused=Failure)
-    except Failure as error:
-        raise servers.refused or error from None
-    if servers.refused:
-        raise servers.refused
+    result = call(case, answer, list(case.rows), list(case.cuts), servers.ask)
     if case.rows and not servers.asks:
         raise failure("todo", "nobody-asked", case)
     _require_rows(case, servers, result)
@@ -111,7 +101,7 @@ def _require_rows(case: RowsCase, servers: Servers, result: object) -> None:
     if result.shape == shape and torch.equal(result.detach().cpu().double(), table(case)[wanted].double()):
         return
     mistake = "order-lost" if sorted(got) == sorted(case.rows) else "differs"
-    got, right = _short([f"{row:g}" for row in got]), _short(list(case.rows))
+    got, right = _short([f"{row:.9g}" for row in got]), _short(list(case.rows))
     raise _counted(case, servers, mistake, "rows-wrong", got=got, right=right)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from d2lps.notebook.grading import Stopped, stop_thread
+from d2lps.notebook.grading import Ended, Stopped, stop_thread
 
 PATIENCE = 5.0  # seconds for which a node may go on without a message: far more than it needs
 
@@ -32,8 +32,8 @@ class Message(NamedTuple):
     nbytes: int
 
 
-class Closed(BaseException):
-    """The run is over: thrown out of send and recv, past any handler of Exception."""
+class Closed(Ended):
+    """The run is over: thrown out of send and recv."""
 
 
 class Deadlock(Exception):

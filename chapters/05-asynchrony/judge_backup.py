@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure, unlike
 
 ROUNDS = 4
 LONG = 120  # rounds of the longest sequence
@@ -199,7 +199,8 @@ def _require_mean(case: BackupCase, result: object, came: Sequence[Push], who: S
     _require_own_round(case, result, came)
     at = (number - 1) % mean.numel()
     got = float(mean.flatten()[at])
-    values = {"got": f"{got:g}", "right": f"{float(right.flatten()[at]):g}", "workers": " ".join(map(str, sorted(who)))}
+    shown = unlike(got, float(right.flatten()[at]), digits=6)
+    values = {"got": shown[0], "right": shown[1], "workers": " ".join(map(str, sorted(who)))}
     raise _failure(_mistake_of(case, got, came, who), "not-the-mean", case, came, **values)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from d2lps.messages import text
-from d2lps.notebook.grading import call, failure, time_text
+from d2lps.notebook.grading import call, failure, time_text, unlike
 
 NEAR = 1e-9  # of the best end, which is added up in another order
 Buckets = Sequence[Sequence[int]]
@@ -80,7 +80,8 @@ def judge(case: BucketsCase, answer: Callable) -> dict[str, str]:
     times = sent(case, buckets)
     end, (soonest, better) = times[-1][1], best(case)
     if end > soonest * (1 + NEAR):
-        values = {"end": time_text(end), "best": time_text(soonest), "enough": len(better)}
+        shown = unlike(end, soonest, time_text)
+        values = {"end": shown[0], "best": shown[1], "enough": len(better)}
         told = failure(mistake_of(case, buckets), "buckets-late", case, **values)
         told.sentence = "\n".join([told.sentence, *_lines(case, buckets, times)])
         raise told

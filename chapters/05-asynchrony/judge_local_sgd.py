@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from d2lps.notebook.grading import Failure, call, failure, size_text
+from d2lps.notebook.grading import call, failure, size_text
 
 ELEMENTS = 8
 ROUNDS = 3
@@ -46,7 +46,6 @@ class Round:
     taken: list[torch.Tensor] = field(default_factory=list)  # the weights with which step was called
     pushed: list[torch.Tensor] = field(default_factory=list)
     pulled: list[torch.Tensor] = field(default_factory=list)
-    refused: Failure | None = None
 
     @property
     def share(self) -> float:
@@ -105,9 +104,7 @@ class Round:
 
     def refuse(self, mistake: str, sentence: str, **values: object) -> None:
         values |= {"steps": len(self.taken), "enough": self.case.local, "share": f"{self.share:g}"}
-        told = failure(mistake, sentence, self.case, round=self.number + 1, worker=self.worker, **values)
-        self.refused = self.refused or told
-        raise told
+        raise failure(mistake, sentence, self.case, round=self.number + 1, worker=self.worker, **values)
 
 
 def along(value: torch.Tensor, right: torch.Tensor) -> float:
@@ -133,13 +130,8 @@ def judge(case: LocalCase, answer: Callable) -> dict[str, str]:
 
 def _play(case: LocalCase, answer: Callable, here: Round) -> torch.Tensor:
     """The weights with which all begin the next round."""
-    try:
-        given = here.start.clone(), here.push, here.pull, here.step, case.local, here.share
-        result = call(case, answer, *given, refused=Failure, none=True)
-    except Failure as error:
-        raise here.refused or error from None
-    if here.refused:
-        raise here.refused
+    given = here.start.clone(), here.push, here.pull, here.step, case.local, here.share
+    result = call(case, answer, *given, none=True)
     if not here.taken and not here.pushed:
         here.refuse("todo", "no-step")
     if not here.pushed:

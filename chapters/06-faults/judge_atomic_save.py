@@ -73,14 +73,14 @@ class _Judge:
     # ---- playing
 
     def _functions(self, folder: Folder) -> tuple[Callable, Callable]:
-        result = call(self.case, self.answer, folder, refused=Crash)
+        result = call(self.case, self.answer, folder)
         both = tuple(result) if isinstance(result, tuple | list) else ()
         if len(both) != 2 or not all(map(callable, both)):
             raise failure("wrong-type", "not-save-and-load", self.case, type=type(result).__name__)
         return both
 
     def _load(self, folder: Folder, load: Callable, name: str = "rank-0") -> "bytes | None":
-        got = call(self.case, load, name, refused=Crash, none=True)
+        got = call(self.case, load, name, none=True)
         if got is not None and not isinstance(got, bytes | bytearray | memoryview):
             raise failure("wrong-type", "load-not-bytes", self.case, type=type(got).__name__)
         return None if got is None else bytes(got)
@@ -115,7 +115,7 @@ class _Judge:
             save, _ = self._functions(folder)
             for version in versions:
                 may, folder.log = [*may[-1:], data(version)], []
-                call(self.case, save, self.name, data(version), refused=Crash, none=True)
+                call(self.case, save, self.name, data(version), none=True)
                 if folder.crashed:  # and the answer has caught it
                     break
                 may = may[-1:]

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, time_text
+from d2lps.notebook.grading import Failure, call, failure, time_text, unlike
 
 START = 5000.0  # what the detector's own clock says as it begins: no clock has to begin at 0
 SEEDS = 12
@@ -348,7 +348,7 @@ def _failure(
 ) -> Failure:
     """The Failure, and in a line of its own what came last."""
     now = schedule.events[at].now
-    values |= {"silence": time_text(told.silence(node, now)), "allowed": time_text(case.silence)}
+    values |= dict(zip(("silence", "allowed"), unlike(told.silence(node, now), case.silence, time_text), strict=True))
     found = failure(mistake, sentence, case, node=node, now=f"{now:.3f}", twice=time_text(2 * case.silence), **values)
     came = [_shown(event) for event in schedule.events[: at + 1] if event.kind != "asked" or event.now == now]
     found.sentence += "\n" + text("checks.what-detector-heard", events=" ".join(["…"] * (len(came) > 8) + came[-8:]))

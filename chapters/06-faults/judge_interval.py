@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure, number, unlike
 
 MARGIN = 0.02  # of the time that the best choice loses
 SMALLER = (1 / 60, 1 / 3600)  # minutes or hours where seconds are meant
@@ -104,10 +104,8 @@ def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
     """Return the losses of a right answer and its neighbours; raise Failure."""
     got = call(case, answer, case.n, case.hours, case.delta, case.restart)
     try:
-        if isinstance(got, bool | str | bytes):
-            raise TypeError
-        work = float(got)
-    except (TypeError, ValueError, OverflowError):
+        work = float(number(got))
+    except (TypeError, OverflowError):
         raise failure("wrong-type", "not-a-number", case, type=type(got).__name__) from None
     if work == 0:
         raise failure("todo", "no-interval", case)
@@ -128,8 +126,8 @@ def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
 
 def _failure(case: IntervalCase, work: float, here: float, enough: float, more: float) -> Failure:
     mistake = mistake_of(case, work)
-    times = [f"{each:.4f}" if each < 10 else f"{each:.3g}" for each in (here, enough)]
-    parts = {"more": f"{100 * more:.3g}%", "most": f"{MARGIN:.0%}"}
+    times = unlike(here, enough, digits=5)
+    parts = {"more": unlike(100 * more, 100 * MARGIN, digits=3)[0] + "%", "most": f"{MARGIN:.0%}"}
     return failure(mistake, "interval-loses", case, got=f"{work:.4g}", here=times[0], enough=times[1], **parts)
 
 

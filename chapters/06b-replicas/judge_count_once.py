@@ -13,7 +13,7 @@ from itertools import count, product
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, shared_names, size_kept, size_text
+from d2lps.notebook.grading import Ended, Failure, call, failure, shared_names, size_kept, size_text
 
 ROUNDS = 3
 LATE = 14  # deliveries by which a late message is late: more than a round takes
@@ -47,8 +47,8 @@ class OnceCase:
         return f"n = {len(self.workers)}"
 
 
-class Crash(BaseException):
-    """Thrown out of what a server does last; no Exception, so that few handlers catch it."""
+class Crash(Ended):
+    """Thrown out of what a server does last."""
 
 
 def decode(total: object, n: int) -> dict[tuple[int, int], int] | None:
@@ -134,7 +134,7 @@ class Once:
         self._guarded(self._make)
 
     def _make(self) -> None:
-        self.on = call(self.case, self.answer, self.disk, self._send, refused=Crash)
+        self.on = call(self.case, self.answer, self.disk, self._send)
         if not callable(self.on):
             raise failure("wrong-type", "pair-not-on", self.case, type=type(self.on).__name__)
 
@@ -183,7 +183,7 @@ class Once:
         kind, worker, *rest = letter
         if kind == "push":
             self.story.append(letter)
-            self._guarded(lambda: call(self.case, self.on, worker, *rest, none=True, refused=Crash))
+            self._guarded(lambda: call(self.case, self.on, worker, *rest, none=True))
             return
         key, number, total = rest
         self.seen[key] |= self.counts(total).keys()

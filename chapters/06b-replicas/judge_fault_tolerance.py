@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, shared_names
+from d2lps.notebook.grading import Failure, call, failure, shared_names, unlike
 
 AUTHORITY = "authority"
 ROUNDS, RATE, MOMENTUM = 4, 0.1, 0.9
@@ -160,7 +160,7 @@ class World:
         self.now += 1
         letter.arrived = letter.arrived or self.now
         if letter.dst in self.on:
-            call(self.case, self.on[letter.dst], letter.src, letter.message, none=True, refused=Failure)
+            call(self.case, self.on[letter.dst], letter.src, letter.message, none=True)
         elif letter.src == AUTHORITY:
             self.view_of[letter.dst] = letter.message[1]
             self._push(letter.dst)
@@ -288,7 +288,7 @@ def _wrong(world: World, src: str, dst: Hashable, message: object) -> Failure | 
         return _failure(mistake, f"pair-{sentence}", world, **values)
     if weights == (right := trained(case.workers, key, number)[0]):
         return None
-    values |= {"got": f"{weights:.6g}", "right": f"{right:.6g}"}
+    values |= dict(zip(("got", "right"), unlike(weights, right, digits=6), strict=True))
     before, total = trained(case.workers, key, number - 1)[0], sum(gradient(i, key, number) for i in case.workers)
     mistake = "old-view-taken" if world.schedule.how in ("late", "paused", "cut") else "forgets-who-counted"
     if not world.schedule.server:

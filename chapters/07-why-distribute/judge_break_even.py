@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import call, failure, number, unlike
 
 NEAR = 1e-9
 
@@ -46,24 +45,30 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
     strange = []  # what the answer asked for; an error here would count as its own
 
     def hours(n: int) -> float:
-        if isinstance(n, bool) or not isinstance(n, Real) or not 1 <= n <= case.most or n != int(n):
-            strange.append(n)
-            return math.inf
-        return case.hours(int(n))
+        try:
+            if 1 <= number(n) <= case.most and number(n) == int(n):
+                return case.hours(int(n))
+        except TypeError:
+            pass
+        strange.append(n)
+        return math.inf
 
     got = call(case, answer, hours, case.price, case.worth, case.life, case.save, case.most)
     if strange:
         raise failure("out-of-range", "even-hours-of", case, got=repr(strange[0])[:20], most=case.most)
-    if not isinstance(got, Real) or isinstance(got, bool) or not abs(got) < 1e15 or got != int(got):
-        raise failure("wrong-type", "even-not-a-count", case, got=repr(got)[:20])
+    try:
+        if not abs(number(got)) < 1e15 or number(got) != int(got):
+            raise TypeError
+    except TypeError:
+        raise failure("wrong-type", "even-not-a-count", case, got=repr(got)[:20]) from None
     got, best = int(got), case.best(case.total)
     if got == 0:
         raise failure("todo", "even-nothing", case)
     if not 1 <= got <= case.most:
         raise failure("out-of-range", "even-out-of-range", case, got=got, most=case.most)
     if case.total(got) > case.total(best) * (1 + NEAR):
-        values = {"got": got, "here": f"{case.total(got):.6g}", "best": f"{case.total(best):.6g}"}
-        raise failure(mistake_of(case, got), "even-more", case, **values)
+        here, least = unlike(case.total(got), case.total(best), digits=6)
+        raise failure(mistake_of(case, got), "even-more", case, got=got, here=here, best=least)
     return {
         "n": str(got),
         "rent": f"{got * case.price * case.total(got) / (got * case.price + case.worth):.4g}",

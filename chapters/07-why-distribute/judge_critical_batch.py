@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 
-from d2lps.notebook.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure, number, unlike
 
 NEAR = 1e-9
 
@@ -45,8 +44,12 @@ def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
     except Failure as error:  # the formula without a guard divides by zero
         unguarded = right == math.inf and error.mistake == "raised"
         raise Failure("no-limit" if unguarded else error.mistake, error.sentence) from None
-    if isinstance(got, bool) or not isinstance(got, Real) or got != got or not (abs(got) < 1e300 or got == math.inf):
-        raise failure("wrong-type", "not-a-batch", case, type=type(got).__name__)
+    try:
+        got = number(got)
+        if got != got or not (abs(got) < 1e300 or got == math.inf):
+            raise TypeError
+    except TypeError:
+        raise failure("wrong-type", "not-a-batch", case, type=type(got).__name__) from None
     if got == 0:
         raise failure("todo", "batch-nothing", case)
     if got == math.inf != right:
@@ -54,11 +57,11 @@ def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
     if got < 0:
         raise failure("no-limit" if right == math.inf else "differs", "batch-negative", case, got=f"{got:.4g}")
     if got != math.inf and got != int(got):
-        raise failure("differs", "batch-not-whole", case, got=f"{got:.4g}")
+        raise failure("differs", "batch-not-whole", case, got=float(got))
     if got != right:
         sentence = "batch-too-many" if got < right else "batch-not-least"
         mistake = "no-limit" if right == math.inf else mistake_of(case, int(got))
-        raise failure(mistake, sentence, case, got=_show(got), takes=f"{case.steps_of(got):.4g}")
+        raise failure(mistake, sentence, case, got=_show(got), takes=unlike(case.steps_of(got), case.steps)[0])
     return {"critical": f"{case.slope / case.fewest:.4g}", "fewest": f"{case.fewest:.4g}", "batch": _show(right)}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from d2lps import Send, Update, cost
-from d2lps.notebook.grading import call, failure, size_text
+from d2lps.notebook.grading import call, failure, size_text, unlike
 from d2lps.schedule import Collective, Schedule, ScheduleError, Task, hybrid
 
 WEIGHTS, DATA = {"op1": 8_000_000, "op2": 6_000_000}, 200_000
@@ -38,8 +38,8 @@ def judge(case: HybridCase, answer: Callable) -> dict[str, str]:
     _require_reads(case, *([act for act in each if isinstance(act, Task)] for each in (acts, right.acts)))
     sent, enough = ([cost.shared(each).bytes_sent(node) for node in case.devices] for each in (rebuilt, right))
     if sum(sent) > sum(enough) + 1:  # parts of a byte are rounded
-        values = {"sent": size_text(sum(sent)), "enough": size_text(sum(enough))}
-        raise failure("differs", "hybrid-bytes", case, **values)
+        got, least = unlike(sum(sent), sum(enough), size_text)
+        raise failure("differs", "hybrid-bytes", case, sent=got, enough=least)
     first, second, *_ = sent
     return {"first": size_text(first), "second": size_text(second)}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import call, failure, size_text
+from d2lps.notebook.grading import call, failure, size_text, unlike
 
 MB = 10**6
 
@@ -69,13 +69,14 @@ def judge(case: PlaceCase, answer: Callable) -> dict[str, str]:
         if case.parts(name) < len(homes):
             raise failure("cut-for-nothing", "place-parts", case, name=name, got=len(homes), enough=case.parts(name))
         if case.parts(name) > len(homes):
-            needs = size_text(weights / len(homes) + given)
+            needs, _ = unlike(weights / len(homes) + given, memory, size_text)
             mistake = "whole" if len(homes) == 1 and weights > memory else "input-forgotten"
             raise failure(mistake, "place-too-few", case, name=name, got=len(homes), needs=needs)
     for home in devices:
         if used[home] > memory:
             mistake = "too-full" if of_weights[home] > memory else "input-forgotten"
-            raise failure(mistake, "place-too-full", case, device=home, needs=size_text(used[home]))
+            needs, _ = unlike(used[home], memory, size_text)
+            raise failure(mistake, "place-too-full", case, device=home, needs=needs)
     return {"used": ", ".join(f"{home} {size_text(nbytes)}" for home, nbytes in used.items())}
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
 
 from d2lps import (
     all_gather,
@@ -19,8 +18,7 @@ from d2lps import (
     ring,
     scatter,
 )
-from d2lps.notebook.grading import call, failure
-from d2lps.units import Bandwidth
+from d2lps.notebook.grading import call, failure, number, number_text, size_text, unlike
 
 GATHERS = ("all_gather", "gather")  # S is n times what a rank has before
 PLANS = {  # by the names of torch.distributed
@@ -68,14 +66,15 @@ def judge(case: BusCase, answer: Callable) -> dict[str, str]:
         raise failure("todo", "busbw-nothing", case)
     if not math.isclose(got, right, rel_tol=1e-6):
         named = (name for name, wrong in _wrong(case, seconds) if math.isclose(got, wrong, rel_tol=1e-6))
-        raise failure(next(named, "differs"), "busbw-wrong", case, got=_rate(got), right=_rate(right))
+        shown = unlike(got, right, _rate)
+        raise failure(next(named, "differs"), "busbw-wrong", case, got=shown[0], right=shown[1])
     return {"rate": _rate(right), "alg": _rate(case.size / seconds)}
 
 
 def _number(case: BusCase, got: object) -> float:
-    with suppress(OverflowError):  # a whole number that is too large
-        if isinstance(got, Real) and not isinstance(got, bool) and math.isfinite(float(got)):
-            return float(got)
+    with suppress(TypeError, OverflowError):  # a whole number may be too large
+        if math.isfinite(rate := float(number(got))):
+            return rate
     raise failure("wrong-type", "busbw-not-a-rate", case, got=repr(got)[:40])
 
 
@@ -94,10 +93,8 @@ def _wrong(case: BusCase, seconds: float) -> list[tuple[str, float]]:
     ]
 
 
-def _rate(rate: float) -> str:
-    if not 0 < rate < 1e18:
-        return f"{rate:.4g}"
-    return str(Bandwidth(rate)).replace(" ", "\u00a0")
+def _rate(rate: float, digits: int = 4) -> str:
+    return size_text(rate, digits) + "/s" if 0 < rate < 1e18 else number_text(rate, digits)
 
 
 CASES = (

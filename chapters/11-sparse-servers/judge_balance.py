@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import call, failure, unlike
 from d2lps.train import recommender
 
 MOST = 1.1  # load of the hottest server, as a multiple of the mean
@@ -54,7 +54,7 @@ def judge(case: BalanceCase, answer: Callable) -> dict[str, str]:
     if copies > case.copies:
         raise failure("everywhere", "balance-copies", case, got=copies, most=case.copies)
     if worst > MOST + 1e-9:
-        values = {"worst": f"{worst:.2f}", "first": f"{max(case.chances) * len(case.servers):.2f}"}
+        values = {"worst": unlike(worst, MOST, digits=3)[0], "first": f"{max(case.chances) * len(case.servers):.2f}"}
         raise failure(_mistake(case, places), "balance-worst", case, **values)
     return {"worst": f"{worst:.3f}", "more": str(copies - case.rows), "servers": str(len(case.servers))}
 

@@ -74,6 +74,7 @@ def _drawn(count: int, rows: int, size: int, seed: int) -> CacheCase:
 CASES = (
     _drawn(5000, 3000, 30, 0),
     CacheCase("a b a c a b, size = 2", (1, 2, 1, 3, 1, 2), 2),
+    CacheCase("0 1 0 3 0 1, size = 2", (0, 1, 0, 3, 0, 1), 2),  # 0 is an id like others
     _drawn(400, 50, 1, 1),
     CacheCase("len(ids) = 1", (7,), 3),
     CacheCase("len(ids) = 0", (), 5),

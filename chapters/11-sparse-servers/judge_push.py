@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import index
 
-from d2lps.notebook.grading import Failure, call, failure
+from d2lps.notebook.grading import call, failure, unlike
 
 MOST = 200  # attempts for one message
 FAILING = ((1, "answer"), (1, "message"))  # an answer that tries only a few times gives up
@@ -49,15 +49,10 @@ class Servers:
     table: Counter = field(default_factory=Counter)
     attempts: Counter = field(default_factory=Counter)
     answered: set[int] = field(default_factory=set)
-    refused: Failure | None = None
 
     def send(self, server: object, number: object, rows: object, values: object) -> None:
         """Count what arrives. Raises TimeoutError if the message, or the answer to it, is lost."""
-        try:
-            server, message = self._read(server, number, rows, values)
-        except Failure as error:
-            self.refused = self.refused or error
-            raise
+        server, message = self._read(server, number, rows, values)
         sent = self.messages.setdefault(server, [])
         if message not in sent:
             sent.append(message)
@@ -105,13 +100,8 @@ def judge(case: PushCase, answer: Callable) -> dict[str, str]:
         except TimeoutError as error:
             gave_up.append(error)
 
-    try:
-        given = case.number, list(case.rows), list(case.gradients), list(case.cuts), servers.send
-        call(case, attempt, *given, refused=Failure, none=True)
-    except Failure as error:
-        raise servers.refused or error from None
-    if servers.refused:
-        raise servers.refused
+    given = case.number, list(case.rows), list(case.gradients), list(case.cuts), servers.send
+    call(case, attempt, *given, none=True)
     if gave_up or {*servers.messages} - servers.answered:
         raise failure("gives-up", "push-gave-up", case)
     _require_messages(case, servers)
@@ -152,7 +142,8 @@ def _require_sums(case: PushCase, servers: Servers) -> None:
     for row, value in case.sums.items():
         got = servers.table[row]
         if not math.isclose(got, value, rel_tol=1e-5, abs_tol=1e-9):  # a sum in 32 bits is right, one in 16 is not
-            raise failure("wrong-sum", "push-sum", case, row=row, got=f"{got:.9g}", right=f"{value:.9g}")
+            shown = unlike(got, value, digits=9)
+            raise failure("wrong-sum", "push-sum", case, row=row, got=shown[0], right=shown[1])
 
 
 def _short(numbers: list) -> str:
@@ -166,5 +157,5 @@ CASES = (
     PushCase("k = 5, n = 3", (11, 10, 11), (-1.0, 0.0, 1.0), (0, 2, 5, 9, 11, 12), 2),
     PushCase("k = 3, n = 0", (), (), (0, 4, 8, 9), 4),
     PushCase("k = 2, n = 3", (6, 1, 6), (2.0, 1.0, 5.0), (0, 4, 8), 7, ((1, "message"),)),
-    PushCase("k = 2, n = 4", (6, 1, 6, 2), (2.5, 1.0, 5.0, 3.0), (0, 4, 8), 8, ((0, "answer"), *50 * FAILING)),
+    PushCase("k = 2, n = 4", (6, 1, 6, 2), (2.5, 1.0, 5.0, 3.0), (0, 4, 8), 8, ((0, "answer"), *6 * FAILING)),
 )

@@ -57,7 +57,7 @@ WRONG = {
             (OWN, "[each] if cuts[server] <= each < cuts[server + 1] else []"))],
         "wrong-offset": [edited(sparse_push, ("row - cuts[server]", "row"))],
         "other-number": [edited(sparse_push, ("pass", "number += 1"))],
-        "gives-up": [edited(sparse_push, ("pass", "break")), edited(sparse_push, ("while own", "for _ in range(20 if own else 0)"))],
+        "gives-up": [edited(sparse_push, ("pass", "break")), edited(sparse_push, ("while own", "for _ in range(10 if own else 0)"))],
         "wrong-type": [edited(sparse_push, ("[row - cuts[server] for row in own]", "[(row, 1) for row in own]"))],
     },
     "balance": {

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from d2lps import all_gather, cost, reduce_scatter
-from d2lps.notebook.grading import call, failure, size_text
+from d2lps.notebook.grading import call, failure, size_text, unlike
 from d2lps.schedule import Collective, Schedule, ScheduleError, Task, zero
 
 KINDS = ("gather", "forward", "free", "backward", "reduce", "update")
@@ -46,7 +46,8 @@ def judge(case: StepCase, answer: Callable) -> dict[str, str]:
         raise failure("late-reduce", "fsdp-gradients", case, got=most["g"], enough=allowed)
     sent, enough = (sum(map(cost.shared(each).bytes_sent, case.devices)) for each in (made, right))
     if sent > enough + 2 * len(case.layers):
-        raise failure("too-many-bytes", "fsdp-bytes", case, got=size_text(sent), enough=size_text(enough))
+        got, least = unlike(sent, enough, size_text)
+        raise failure("too-many-bytes", "fsdp-bytes", case, got=got, enough=least)
     for k in range(len(case.layers)):
         if todo.count(("free", k)) < todo.count(("gather", k)):
             raise failure("never-frees", "fsdp-end", case, layer=k)

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from numbers import Real
 
-from d2lps.notebook.grading import call, failure, size_text
+from d2lps.notebook.grading import call, failure, number, size_text, unlike
 
 KINDS = (2, 2, 12)  # bytes per parameter of weights, gradients and state
 FROM = (3, 2, 1)  # the stage that divides each
@@ -33,13 +32,16 @@ class BytesCase:
 def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
     got, right = call(case, answer, case.params, case.ranks, case.stage), case.bytes()
-    if isinstance(got, bool) or not isinstance(got, Real):
-        raise failure("wrong-type", "state-no-number", case, type=type(got).__name__)
+    try:
+        got = number(got)
+    except TypeError:
+        raise failure("wrong-type", "state-no-number", case, type=type(got).__name__) from None
     if got == 0:
         raise failure("todo", "state-nothing", case)
     got = max(-1e300, min(got, 1e300))  # a whole number may be too large for a float
     if got != right:
-        raise failure(_mistake(case, got), "state-wrong", case, got=f"{got:.12g}", right=f"{right:.12g}")
+        shown = unlike(got, right, digits=12)
+        raise failure(_mistake(case, got), "state-wrong", case, got=shown[0], right=shown[1])
     rest = [size_text(BytesCase(case.params, case.ranks, stage).bytes()) for stage in range(4)]
     return {"all": ", ".join(rest)}
 
@@ -59,6 +61,8 @@ def _mistake(case: BytesCase, got: float) -> str:
         "early": [value for since, value in finer if all(map(int.__le__, since, (3, 2, 1, 1)))],
         "all-ranks": [case.ranks * case.bytes()],
     }
+    # What is not whole, and so next to the right number, is no such mistake.
+    wrong = {name: {*values} - {case.bytes()} for name, values in wrong.items()}
     near = (name for name, values in wrong.items() if any(abs(got - value) <= 1e-9 * value for value in values))
     return next(near, "differs")
 

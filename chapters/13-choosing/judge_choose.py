@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from d2lps.notebook.grading import call, failure, size_text, time_text
+from d2lps.notebook.grading import call, failure, size_text, time_text, unlike
 from d2lps.scaling import GPUS, MODELS, Layout, Transformer, kept, step
 
 NEAR = 1.05  # of the shortest time
@@ -66,11 +66,12 @@ def judge(case: GpuCase, answer: Callable) -> dict[str, str]:
     if (need := sum(items.values())) > memory:
         states = sum(items[name] for name in ("weights", "gradients", "optimizer"))
         mistake = "activations-forgotten" if states <= memory else "too-large"
-        raise failure(mistake, "choose-large", case, cut=cut, needs=size_text(need), memory=size_text(memory))
+        needs, room = unlike(need, memory, size_text)
+        raise failure(mistake, "choose-large", case, cut=cut, needs=needs, memory=room)
     best = min(times, key=times.get)
     if times[cut] > NEAR * times[best]:
-        seconds = {"got": time_text(times[cut]), "best": time_text(times[best])}
-        raise failure("slow", "choose-slow", case, cut=cut, **seconds)
+        got, least = unlike(times[cut], times[best], time_text)
+        raise failure("slow", "choose-slow", case, cut=cut, got=got, best=least)
     slowest = max(times, key=times.get)
     return {
         "cut": str(cut),
@@ -112,4 +113,10 @@ CASES = (
     GpuCase("gpt-145.6b", 60, 80, 16, 96),
     GpuCase("gpt3", 8, 80, 8, 64),
     GpuCase("gpt-39.1b", 128, 20, 8, 1024),
+    # A rule or a part of a step that is left out leads to another division in one of these.
+    GpuCase("gpt-145.6b", 240, 60, 4, 24),
+    GpuCase("gpt3", 768, 32, 4, 256),
+    GpuCase("small", 192, 10, 6, 1024),
+    GpuCase("gpt-18.4b", 30, 60, 4, 30),
+    GpuCase("gpt-76.1b", 60, 60, 16, 512),
 )

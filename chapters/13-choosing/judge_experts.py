@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import Failure, call, failure, in_turns
+from d2lps.notebook.grading import call, failure, gradient, in_turns, unlike
 
 WIDTH = 3
 
@@ -41,6 +41,20 @@ class TokenCase:
             for count in self.tokens
         ]
 
+    def made(self, rank: int) -> Tensor:
+        """Return what the experts make of the tokens of a rank."""
+        x, choice, _ = self.given[rank]
+        return torch.stack([expert(int(e), token) for e, token in zip(choice, x, strict=True)]) if len(x) else x
+
+    def factors(self, rank: int) -> Tensor:
+        """Return by how much each output of a rank counts."""
+        x = self.given[rank][0]
+        return torch.linspace(1, 2, x.numel()).view(x.shape)
+
+    def gradient(self, rank: int) -> Tensor:
+        """Return the gradient of a rank's gates on one device, for outputs that count by these factors."""
+        return (self.made(rank) * self.factors(rank)).sum(1) * self.kept(rank)
+
     def kept(self, rank: int) -> Tensor:
         """Return which tokens of a rank their experts accept: the first ones of each."""
         choice = self.given[rank][1]
@@ -53,8 +67,9 @@ def expert(number: int, tokens: Tensor) -> Tensor:
     return (tokens * (number + 1)).sin() + number
 
 
-def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[list[Tensor]]]]:
-    """Return the result of each rank, and its contribution to each exchange."""
+def play(case: TokenCase, answer: Callable) -> tuple[list[object], list, list[list[list[Tensor]]]]:
+    """Return the result of each rank, the gradient of its gates, and its contribution to each exchange."""
+    gradients: dict[int, Tensor | None] = {}
 
     def act(rank: int, give: Callable) -> object:
         def exchange(parts: object) -> list[Tensor]:
@@ -63,13 +78,17 @@ def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[lis
         x, choice, gate = (tensor.clone() for tensor in case.given[rank])
         gate.requires_grad_()  # the router learns by it
         arguments = x, choice, gate, case.ranks, case.capacity, exchange, lambda tokens: expert(rank, tokens)
-        return call(case, answer, *arguments, refused=Failure)
+        y = call(case, answer, *arguments)
+        if isinstance(y, Tensor) and y.shape == x.shape:
+            wanted = y, gate, case.factors(rank).to(y.dtype)
+            gradients[rank] = call(case, gradient, answer, *wanted, none=True)
+        return y
 
     results, given = in_turns(case.ranks, act)
     if len(results) < case.ranks:
         rank = min({*range(case.ranks)} - {*results})
         raise failure("other-count", "experts-waits", case, rank=rank, number=len(given[rank]))
-    return [results[rank] for rank in range(case.ranks)], given
+    return *([each.get(rank) for rank in range(case.ranks)] for each in (results, gradients)), given
 
 
 def _parts(case: TokenCase, rank: int, parts: object) -> list[Tensor]:
@@ -81,7 +100,7 @@ def _parts(case: TokenCase, rank: int, parts: object) -> list[Tensor]:
 
 def judge(case: TokenCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
-    results, given = play(case, answer)
+    results, gradients, given = play(case, answer)
     for rank, y in enumerate(results):
         shape = tuple(case.given[rank][0].shape)
         if not isinstance(y, Tensor) or tuple(y.shape) != shape:
@@ -92,7 +111,8 @@ def judge(case: TokenCase, answer: Callable) -> dict[str, str]:
     for rank, exchanges in enumerate(given):
         _require_sent(case, rank, exchanges)
     for rank, y in enumerate(results):
-        _require_values(case, rank, y)
+        _require_values(case, rank, y.detach())
+        _require_gradient(case, rank, gradients[rank])
     counts = [sum(int(case.kept(r)[case.given[r][1] == e].sum()) for r in range(case.ranks)) for e in range(case.ranks)]
     return {"counts": ", ".join(map(str, counts)), "dropped": str(sum(case.tokens) - sum(counts))}
 
@@ -110,15 +130,11 @@ def _require_sent(case: TokenCase, rank: int, exchanges: list[list[Tensor]]) -> 
 
 
 def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:
-    (x, choice, gate), kept, learns = case.given[rank], case.kept(rank)[:, None], y.requires_grad
-    y = y.detach()
-    made = torch.stack([expert(int(e), token) for e, token in zip(choice, x, strict=True)]) if len(x) else x
+    (x, choice, gate), kept, made = case.given[rank], case.kept(rank)[:, None], case.made(rank)
     gates, zero = gate[:, None], torch.zeros_like(x)
     right = torch.where(kept, made * gates, zero)
     near = lambda other: torch.allclose(y.float(), other, 1e-4, 1e-5)  # noqa: E731
     if near(right):
-        if kept.any() and not learns:
-            raise failure("gate", "experts-gradient", case, rank=rank)
         return
     order = torch.cat([(case.kept(rank) & (choice == e)).nonzero().flatten() for e in range(case.ranks)])
     sorted_first = torch.cat([made[order], zero[len(order) :]])
@@ -130,6 +146,17 @@ def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:
     mistake = next((name for name, values in wrong.items() if any(map(near, values))), "differs")
     row = int((~torch.isclose(y.float(), right, 1e-4, 1e-5)).any(1).nonzero()[0])
     raise failure(mistake, "experts-wrong", case, rank=rank, row=row)
+
+
+def _require_gradient(case: TokenCase, rank: int, got: Tensor | None) -> None:
+    kept, right = case.kept(rank), case.gradient(rank)
+    if not kept.any():
+        return
+    got = torch.zeros_like(right) if got is None else got
+    if not torch.allclose(got, right, 1e-4, 1e-5):
+        row = int((~torch.isclose(got, right, 1e-4, 1e-5)).nonzero()[0])
+        shown = unlike(got[row], right[row])
+        raise failure("gate", "experts-gradient", case, rank=rank, row=row, got=shown[0], right=shown[1])
 
 
 CASES = (

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import call, failure, unlike
 from d2lps.units import show_error
 
 SIZE = 3
@@ -73,7 +73,8 @@ def judge(case: PartsCase, answer: Callable) -> dict[str, str]:
         raise failure("masked" if case.masked else "overflow", "merge-not-finite", case, row=row)
     if _near(o, right):
         row = _row(log_sum, right_sum)
-        raise failure("log-sum", "merge-log", case, row=row, got=_text(log_sum[row]), right=_text(right_sum[row]))
+        got, wanted = unlike(log_sum[row], right_sum[row], digits=5)
+        raise failure("log-sum", "merge-log", case, row=row, got=got, right=wanted)
     row = _row(o, right)
     outputs, sums = (torch.stack(each) for each in zip(*given, strict=True))
     weights = torch.exp(sums - sums.amax(0).nan_to_num(neginf=0))[..., None]
@@ -90,7 +91,8 @@ def judge(case: PartsCase, answer: Callable) -> dict[str, str]:
     else:
         mistake = next((name for name, values in wrong.items() if any(_near(o, value) for value in values)), "differs")
     at = row, int((o[row] - right[row]).abs().argmax())
-    raise failure(mistake, "merge-wrong", case, row=row, got=_text(o[at]), right=_text(right[at]))
+    got, wanted = unlike(o[at], right[at], digits=5)
+    raise failure(mistake, "merge-wrong", case, row=row, got=got, right=wanted)
 
 
 def _pair(case: PartsCase, got: object) -> tuple[Tensor, Tensor]:
@@ -115,10 +117,6 @@ def _near(one: Tensor, other: Tensor) -> bool:
 def _row(one: Tensor, other: Tensor) -> int:
     near = torch.isclose(one, other, rtol=2e-4, atol=2e-5)
     return int((~(near.all(1) if near.dim() > 1 else near)).nonzero()[0])
-
-
-def _text(number: Tensor) -> str:
-    return f"{float(number):.5g}"
 
 
 # Scores far from 0, below and above, come before masks: an answer that takes nothing out of exp fails there.

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 
-from d2lps.notebook.grading import call, failure, size_text
+from d2lps.notebook.grading import call, failure, number, size_text, unlike
 
 WAYS = ("gather", "ring", "heads")
 
@@ -57,7 +56,7 @@ def judge(case: ShapeCase, answer: Callable) -> dict[str, str]:
             continue
         for i, what in enumerate(("sent", "kept")):
             if abs(got[way][i] - right[way][i]) > 1e-6 * right[way][i]:
-                values = {"got": f"{float(got[way][i]):.12g}", "right": f"{float(right[way][i]):.12g}"}
+                values = dict(zip(("got", "right"), unlike(got[way][i], right[way][i], digits=12), strict=True))
                 raise failure(_mistake(case, way, i, got[way][i]), f"which-{what}", case, way=way, **values)
     if case is not CASES[0]:
         return {}
@@ -74,10 +73,11 @@ def _table(case: ShapeCase, got: object) -> dict[str, tuple[float, float] | None
     table: dict[str, tuple[float, float] | None] = {}
     for way in WAYS:
         pair = got.get(way, ())
-        good = isinstance(pair, tuple | list) and len(pair) == 2
-        if pair is not None and not (good and all(isinstance(x, Real) and not isinstance(x, bool) for x in pair)):
-            raise failure("wrong-type", "which-pair", case, way=way)
-        table[way] = None if pair is None else tuple(max(-1e300, min(x, 1e300)) for x in pair)
+        try:
+            sent, kept = map(number, (0, 0) if pair is None else pair)
+        except (TypeError, ValueError):
+            raise failure("wrong-type", "which-pair", case, way=way) from None
+        table[way] = None if pair is None else tuple(max(-1e300, min(x, 1e300)) for x in (sent, kept))
     return table
 
 

@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import Failure, call, failure, in_turns
+from d2lps.notebook.grading import call, failure, in_turns, number, unlike
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def play(case: GridCase, answer: Callable) -> tuple[dict[int, object], list[list
 
         gradients, copies = case.given[rank]
         sums = adding("tensor", row), adding("stages", column)
-        return call(case, answer, [part.clone() for part in gradients], [*copies], *sums, refused=Failure)
+        return call(case, answer, [part.clone() for part in gradients], [*copies], *sums)
 
     return in_turns(case.stages * case.tensor, act)
 
@@ -101,15 +100,16 @@ def judge(case: GridCase, answer: Callable) -> dict[str, str]:
     norms = []
     for rank in range(ranks):
         got = results[rank]
-        got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
-        if isinstance(got, bool) or not isinstance(got, Real):
-            raise failure("wrong-type", "norm-type", case, rank=rank, got=repr(got)[:60])
+        try:
+            got = number(got)
+        except TypeError:
+            raise failure("wrong-type", "norm-type", case, rank=rank, got=repr(got)[:60]) from None
         norms.append(float(max(-1e300, min(got, 1e300))) if isinstance(got, int) else float(got))
     if not any(norms) and not any(given):
         raise failure("todo", "norm-nothing", case)
     for rank, got in enumerate(norms):
         if not _near(got, case.right):
-            shown = {"got": f"{got:.6g}", "right": f"{case.right:.6g}"}
+            shown = dict(zip(("got", "right"), unlike(got, case.right, digits=6), strict=True))
             raise failure(_mistake(case, rank, got), "norm-wrong", case, rank=rank, **shown)
     counted = [case.squares(rank, once=False) for rank in range(ranks)]
     shown = {"norm": case.right, "twice": math.sqrt(sum(counted)), "own": math.sqrt(counted[0])}

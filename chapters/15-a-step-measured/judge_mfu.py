@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 
-from d2lps.notebook.grading import call, failure, time_text
+from d2lps.notebook.grading import call, failure, number, time_text, unlike
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,15 @@ def judge(case: StepCase, answer: Callable) -> dict[str, str]:
     fields = [getattr(case, name) for name in StepCase.__dataclass_fields__]
     got = call(case, answer, *fields)
     try:
-        model, hardware = got
-        if any(isinstance(each, bool) or not isinstance(each, Real) for each in (model, hardware)):
-            raise TypeError
-        model, hardware = float(model), float(hardware)
+        model, hardware = (float(number(each)) for each in got)
     except (TypeError, ValueError, OverflowError):
         raise failure("wrong-type", "mfu-type", case, got=repr(got)[:60]) from None
     if model == hardware == 0:
         raise failure("todo", "mfu-nothing", case)
     right = case.utilization()[:2]
     if not _near((model, hardware), right):
-        shown = {"got": f"{model:.6g}, {hardware:.6g}", "right": f"{right[0]:.6g}, {right[1]:.6g}"}
+        pairs = [unlike(*each, digits=6) for each in zip((model, hardware), right, strict=True)]
+        shown = {name: ", ".join(each) for name, each in zip(("got", "right"), zip(*pairs, strict=True), strict=True)}
         raise failure(_mistake(case, (model, hardware)), "mfu-wrong", case, **shown)
     return {"mfu": f"{right[0]:.1%}", "hfu": f"{right[1]:.1%}", "time": time_text(case.seconds)}
 

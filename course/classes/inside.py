@@ -46,6 +46,7 @@ class Inside:
         self._counted = count(-1, -1)
         self._here = threading.local()
         self._lanes = {0}
+        self._requests = {"load": self._load, "size": self._size, "shared": self._shared, "gradient": self._gradient}
 
     def serve(self) -> None:
         """Serve lane 0 in the main thread, and each other lane in a thread that starts with its first frame."""
@@ -76,7 +77,7 @@ class Inside:
                 function = self._functions[parts[0]]
                 result = function(*self.read(parts[1]), **self.read(parts[2]))
             else:
-                result = {"load": self._load, "size": self._size, "shared": self._shared}[request](*parts)
+                result = self._requests[request](*parts)
             answer = ["return", lane, self.write(result)]
         except Gone:
             raise
@@ -138,6 +139,12 @@ class Inside:
             except Exception:  # the plan has values that cannot be sent
                 plan = None
         return ["error", type(error).__name__, base, _message(error)[:2000], line, plan, refused(error)]
+
+    def _gradient(self, y: int, x: int, factors: list) -> torch.Tensor | None:
+        y, x = (self._tensors[number][0]() if number in self._tensors else None for number in (y, x))
+        if y is None or x is None:  # what no longer exists has no gradient
+            return None
+        return torch.autograd.grad(y, x, self.read(factors), allow_unused=True)[0]
 
     # ---- values
 

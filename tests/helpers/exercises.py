@@ -107,7 +107,7 @@ class Itself:
 
 def endless(*_):
     while True:
-        time.sleep(0.001)
+        time.sleep(0)
 
 
 def leaves(*_):

@@ -194,5 +194,5 @@ def test_a_hostile_answer_gets_a_sentence(id, monkeypatch):
 
 @pytest.mark.parametrize("id", [id for id in PLAYED if "endless" not in wrong_answers(id)])
 def test_an_endless_answer_is_stopped(id):
-    verdict = check_exercise(id, endless, "300 ms")
+    verdict = check_exercise(id, endless, "100 ms")
     assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint

@@ -9,7 +9,11 @@ import re
 import sys
 import threading
 import time as clock
+from contextlib import suppress
+from fractions import Fraction
+from types import SimpleNamespace
 
+import numpy
 import pytest
 from helpers.exercises import EXERCISES
 from helpers.waits import LIVE
@@ -17,7 +21,19 @@ from helpers.waits import LIVE
 import d2lps
 from d2lps import Plan, Send, aggregate_at, check_exercise, sharded, solution
 from d2lps.messages import LANGUAGES, sentences
-from d2lps.notebook.grading import course, edited
+from d2lps.notebook.grading import (
+    Failure,
+    call,
+    calls,
+    course,
+    edited,
+    failure,
+    number,
+    number_text,
+    size_text,
+    time_text,
+    unlike,
+)
 from d2lps.notebook.grading.calls import Overtime, within
 from d2lps.notebook.grading.course import ExerciseError, all_texts, texts_of
 
@@ -295,7 +311,7 @@ def test_an_endless_answer_is_stopped():
             return sharded(gpus)
         while True:
             beats.append(len(gpus))
-            clock.sleep(0.001)
+            clock.sleep(0)
 
     check_exercise("own-gpu", sharded)  # its imports take longer than the answer for n = 4
     verdict = check_exercise("own-gpu", endless, deadline=1.0)
@@ -303,6 +319,53 @@ def test_an_endless_answer_is_stopped():
     stopped = len(beats)
     clock.sleep(0.1)
     assert len(beats) == stopped
+
+
+def test_an_answer_on_a_busy_machine_has_its_time_of_the_processor(monkeypatch):
+    asked, done = [], threading.Event()
+
+    def used():
+        asked.append(None)
+        if len(asked) > 3:  # long after the deadline
+            done.set()
+        return 0.0
+
+    monkeypatch.setattr(calls, "WAITING", 1e6)
+    assert within(0.001, lambda: done.wait(LIVE), used)
+    monkeypatch.setattr(calls, "WAITING", 2)
+    with pytest.raises(Overtime) as late:
+        within(0.01, threading.Event().wait, used)
+    assert late.value.seconds == 0.02
+
+
+@pytest.mark.parametrize("caught", [Exception, BaseException])
+def test_what_was_refused_stays_refused(caught):
+    """A failure that the answer catches ends the judgement, whether the answer goes on for ever or returns."""
+    failed = lambda: failure("differs", "todo", SimpleNamespace(label="n = 1"))  # noqa: E731
+
+    def refuse():
+        raise failed()
+
+    def ends():
+        try:
+            refuse()
+        except caught:
+            raise ValueError from None
+
+    def returns():
+        with suppress(caught):
+            refuse()
+        return 1
+
+    def goes_on():
+        while True:
+            with suppress(caught):
+                refuse()
+
+    for answer in (ends, returns, goes_on):
+        with pytest.raises(Failure) as first:
+            within(LIVE, lambda answer=answer: call(None, answer))
+        assert first.value.mistake == "differs"
 
 
 def test_an_answer_that_hangs_outside_python_does_not_hang_the_notebook():
@@ -374,6 +437,28 @@ def test_printing_a_verdict_needs_no_widget():
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("✓ Right."), done.stderr
+
+
+@pytest.mark.parametrize("value", [2, 2.5, Fraction(5, 2), numpy.float32(2.5), numpy.int64(2), numpy.array(2.5)])
+def test_numbers_of_every_kind_are_numbers(value):
+    assert number(value) == value and not hasattr(number(value), "dtype")
+
+
+def test_a_tensor_of_one_element_is_a_number():
+    import torch
+
+    assert [number(torch.tensor(each)) for each in (2, 2.5, [2.5])] == [2, 2.5, 2.5]
+    no_numbers = True, numpy.bool_(True), torch.tensor(True), torch.tensor([2, 2]), torch.empty((), device="meta"), "2"
+    for other in no_numbers:
+        with pytest.raises(TypeError):
+            number(other)
+
+
+@pytest.mark.parametrize("got, right", [(1.0303, 1.0301), (1875000016, 1875000017), (20.05, 20.0499999), (0.1, 10**18)])
+def test_two_numbers_in_a_sentence_differ_in_every_unit(got, right):
+    for write in (number_text, time_text, size_text):
+        one, other = unlike(got, right, write)
+        assert one != other and unlike(right, got, write) == (other, one)
 
 
 def test_an_edit_changes_one_place_of_an_answer_and_has_to_fit_there():

@@ -1,11 +1,12 @@
 """The exercises of chapter 02: right answers, bounds, and the sentences about answers."""
 
+import re
 import time as clock
 from fractions import Fraction
 from itertools import permutations
 
 import pytest
-from helpers.exercises import EXERCISES, module
+from helpers.exercises import EXERCISES, module, with_parameters
 
 import d2lps
 from d2lps import Plan, Send, bidirectional_ring, check_exercise, cost, sharded, tree
@@ -272,7 +273,21 @@ def test_an_endless_combine_is_stopped():
 
     def forever(own, arrived):
         while True:
-            clock.sleep(0.001)
+            clock.sleep(0)
 
     verdict = check_exercise("beyond-sums", lambda: d2lps.Reduction("x", forever, 0), deadline="300 ms")
     assert verdict.mistake == "endless"
+
+
+@pytest.mark.parametrize("id", ("own-gpu", "overlap", "split", "both-ways", "few-steps", "unequal-links"))
+def test_an_answer_uses_the_names_that_it_is_given(id):
+    def made_up(gpus, *more):
+        names = [f"gpu{i}" for i in range(len(gpus))]
+        more = [
+            dict(zip(names, each.values(), strict=True)) if isinstance(each, dict) and {*each} == {*gpus} else each
+            for each in more
+        ]
+        return texts_of(id).solution()(names, *more)
+
+    verdict = check_exercise(id, with_parameters(id, made_up), "100 s")
+    assert not verdict.passed and re.match(r"n = [23].*gpu[46]", verdict.sentence), verdict

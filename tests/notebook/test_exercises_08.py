@@ -6,6 +6,7 @@ import pytest
 from helpers.exercises import EXERCISES, module
 
 from d2lps import Send, check_exercise, ring
+from d2lps.notebook.grading import edited
 from d2lps.notebook.grading.course import texts_of
 from d2lps.schedule import Collective, Schedule, Task, hybrid
 
@@ -128,3 +129,9 @@ def test_the_names_of_an_exercise_are_those_of_the_lesson():
 )
 def test_a_sentence_names_the_fault(id, answer, part):
     assert part in check_exercise(id, answer).sentence
+
+
+def test_the_derivative_of_relu_at_zero_counts():
+    """It is 0, as in PyTorch; a row of padding meets it."""
+    solved = texts_of("tensor-mlp").solution()
+    assert not check_exercise("tensor-mlp", edited(solved, ("(z > 0)", "(z >= 0)"))).passed

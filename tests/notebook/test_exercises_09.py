@@ -3,12 +3,14 @@
 import random
 from collections import deque
 from functools import cache
-from itertools import combinations, pairwise
+from heapq import nsmallest
+from itertools import accumulate, combinations, pairwise
 
 import pytest
 from helpers.exercises import EXERCISES, module
 
 from d2lps import check_exercise
+from d2lps.notebook.grading import Failure
 from d2lps.notebook.grading.course import texts_of
 from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline
 
@@ -140,3 +142,48 @@ def test_the_first_case_needs_a_thought():
     for name in ("of_equal_counts", "up_to_the_mean"):
         cut = solutions[name](case.costs, case.stages)
         assert judge_best_cut.slowest(case.costs, cut) > 1.1 * judge_best_cut.best(case.costs, case.stages), name
+
+
+def by_percent(costs, stages):
+    """Raises the limit of a stage by 1% until the stages are enough."""
+    limit = max(max(costs), sum(costs) / stages)
+    while True:
+        cut, total = [[]], 0
+        for layer, cost in enumerate(costs):
+            if cut[-1] and (total + cost > limit or len(costs) - layer <= stages - len(cut)):
+                cut.append([])
+                total = 0
+            cut[-1].append(layer)
+            total += cost
+        if len(cut) == stages:
+            return cut
+        limit *= 1.01
+
+
+def by_beam(costs, stages, width=1000):
+    """Keeps the 1000 best beginnings: by their slowest stage, or the mean of what is left."""
+    before, kept = [0, *accumulate(costs)], [(0, 0, (0,))]
+    for left in reversed(range(stages)):
+        grown = []
+        for _, slowest, ends in kept:
+            for end in range(ends[-1] + 1, len(costs) - left + 1) if left else [len(costs)]:
+                slow = max(slowest, before[end] - before[ends[-1]])
+                mean = (before[-1] - before[end]) / max(left, 1)
+                grown.append((max(slow, mean), slow, (*ends, end)))
+        kept = nsmallest(width, grown)
+    return [range(start, end) for start, end in pairwise(kept[0][2])]
+
+
+def rounded(digits):
+    return lambda costs, stages: SOLVED["best-cut"]([round(cost, digits) for cost in costs], stages)
+
+
+def of_quarters(costs, stages):
+    return SOLVED["best-cut"]([round(4 * cost) / 4 for cost in costs], stages)
+
+
+@pytest.mark.parametrize("answer", [by_percent, by_beam, of_quarters, *map(rounded, (1, 2, 3))])
+def test_a_cut_that_is_nearly_the_best_is_refused(answer):
+    case = judge_best_cut.cases()[-1]
+    with pytest.raises(Failure):
+        judge_best_cut.judge(case, answer)

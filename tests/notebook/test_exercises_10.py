@@ -8,6 +8,7 @@ import pytest
 from helpers.exercises import EXERCISES, module
 
 from d2lps import cost, machines, rails, ring, together
+from d2lps.notebook.grading import check_exercise, edited
 from d2lps.notebook.grading.course import texts_of
 
 CHAPTER = "10-data-centre"
@@ -128,3 +129,10 @@ def test_rings_on_their_rails_have_all_cards_and_no_spine(case):
 def test_the_cases_cover_every_collective_and_sizes_of_all_kinds():
     assert {case.collective for case in EXERCISES["busbw"].cases} == set(judge_busbw.PLANS)
     assert {case.n for case in EXERCISES["bruck"].cases} >= {1, 2, 3, 5, 8, 33}
+
+
+def test_the_last_round_of_bruck_sends_what_is_left():
+    """One block is left only if n is next to a power of two."""
+    power = "apart if n & (n - 1) == 0 or 2 * apart < n else 1"
+    verdict = check_exercise("bruck", edited(SOLVED["bruck"], ("min(apart, n - apart)", power)))
+    assert not verdict.passed and verdict.sentence.startswith("n = 6"), verdict

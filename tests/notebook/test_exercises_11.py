@@ -1,12 +1,16 @@
 """The exercises of chapter 11: right answers unlike the solutions, and what the judges know."""
 
 import math
+import time as clock
 from collections import Counter, OrderedDict
+from contextlib import suppress
 
 import pytest
 import torch
 from helpers.exercises import EXERCISES, module
 
+from d2lps import check_exercise
+from d2lps.notebook.grading import edited
 from d2lps.notebook.grading.course import texts_of
 
 CHAPTER = "11-sparse-servers"
@@ -54,7 +58,25 @@ def by_ordered_dict(ids, size):
     return hits
 
 
-RIGHT = {"sparse-push": [by_torch], "balance": [in_quarters], "cache-hit": [by_ordered_dict]}
+def with_waiting(number, rows, gradients, cuts, send):
+    """Waits for 10 ms after a loss, then twice as long each time, and at most for a second."""
+
+    def patient(*message):
+        pause = 0.01
+        while True:
+            try:
+                return send(*message)
+            except TimeoutError:
+                clock.sleep(pause / 100)  # a test does not wait as long
+                pause = min(1, 2 * pause)
+                waited.append(pause)
+
+    waited = []
+    SOLVED["sparse-push"](number, rows, gradients, cuts, patient)
+    assert sum(waited) < 10
+
+
+RIGHT = {"sparse-push": [by_torch, with_waiting], "balance": [in_quarters], "cache-hit": [by_ordered_dict]}
 MEASURED = {"sparse-push": ["of 4 gradients", "3 rows"], "balance": ["times the mean load"], "cache-hit": ["47.0%"]}
 
 
@@ -95,3 +117,23 @@ def test_each_exercise_is_judged_for_one_key_and_for_many():
     assert {len(case.rows) for case in judge_push.CASES} >= {0, 1, 3, 4, 6}
     assert {len(case.servers) for case in judge_balance.CASES} >= {1, 2, 3, 5, 16}
     assert EXERCISES["cache-hit"].cases == judge_cache.CASES
+
+
+def test_row_0_is_a_row():
+    falsy = edited(SOLVED["cache-hit"], ("if row in kept", "if kept.get(row)"), ("= True", "= row"))
+    assert not check_exercise("cache-hit", falsy).passed
+
+
+@pytest.mark.parametrize("caught", [Exception, BaseException])
+def test_a_refusal_that_is_caught_keeps_its_name(caught):
+    """The row is that of the table, and the loop tries for ever."""
+
+    def tries_for_ever(number, rows, gradients, cuts, send):
+        def stubborn(server, number, rows, sums):
+            while True:
+                with suppress(caught):
+                    return send(server, number, [row + cuts[server] for row in rows], sums)
+
+        SOLVED["sparse-push"](number, rows, gradients, cuts, stubborn)
+
+    assert check_exercise("sparse-push", tries_for_ever, "100 s").mistake == "wrong-offset"

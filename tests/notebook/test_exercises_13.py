@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers.exercises import module
 
+from d2lps.notebook.grading import check_exercise, edited
 from d2lps.notebook.grading.course import texts_of
 from d2lps.scaling import GPUS, Layout, kept, step
 
@@ -58,6 +59,56 @@ def test_divisions_that_fit_are_the_best_and_others(case):
     assert all(t * p * d == case.gpus and t <= case.per_node for t, p, d in times)
 
 
+TIME = 'step(model, layout, GPUS["a100"], per_node=per_node)'
+STAGES = "for p in range(1, model.layers + 1)"
+
+
+def by(key: str):
+    """Return an answer that takes no times: the least ``key`` of the divisions that fit."""
+    return edited(SOLVED["choose"], (f"sum({TIME}.values())", key))
+
+
+def without(*parts: str):
+    """Return an answer that leaves out these parts of a step."""
+    return edited(SOLVED["choose"], (f"{TIME}.values()", f"v for name, v in {TIME}.items() if name not in {parts}"))
+
+
+def at_most(stages: int):
+    return edited(SOLVED["choose"], (STAGES, f"for p in range(1, min({stages}, model.layers) + 1)"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        edited(SOLVED["choose"], (" or model.layers % p", "")),
+        *map(at_most, (8, 11, 16)),
+        *(without(*parts) for parts in (("data",), ("tensor",), ("pipeline",), ("data", "update"))),
+        without("tensor", "pipeline", "data", "update", "reading"),
+        without("matrices", "pipeline", "data", "update", "reading"),
+        edited(SOLVED["choose"], (TIME, TIME.replace("layout", 'layout._replace(recompute="full")'))),
+        edited(SOLVED["choose"], (TIME, TIME.replace("layout", "layout._replace(stage=3)"))),
+        *map(by, ("t * p - t / 1000", "p", "p - t / 1000", "p / 1000 - t")),
+    ],
+)
+def test_each_rule_and_each_part_of_a_step_counts_in_choose(answer):
+    assert not check_exercise("choose", answer).passed, answer.source
+
+
 @pytest.mark.parametrize("case", judge_experts.CASES[:2], ids=lambda case: case.label)
 def test_some_tokens_are_dropped_on_every_rank_with_many(case):
     assert not all(case.kept(rank).all() for rank in range(case.ranks))
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [("return y", "return y.detach().requires_grad_()")],
+        [("gate[row, None]", "gate.detach()[row, None]"), ("return y", "return y + 0 * gate.sum()")],
+        [("gate[row, None]", "(gate + gate.detach())[row, None] / 2")],
+        [("rows = [", "gate = torch.tensor(gate.tolist(), requires_grad=True)\n    rows = [")],
+        [("return y", "return y.detach() + (gate - gate.detach())[:, None]")],
+    ],
+)
+def test_the_gates_get_the_gradient_of_one_device(edits):
+    verdict = check_exercise("experts", edited(SOLVED["experts"], *edits))
+    assert verdict.mistake == "gate" and "instead of" in verdict.sentence, verdict

@@ -7,7 +7,7 @@ the names of this room; judges of answers that are not plans lie beside it::
     attempts     judges all cases of one attempt, within a deadline
     plan_judge   judges answers that return a plan, and names the mistake behind a refused plan
     calls        calls an answer, stops it in time, turns its errors into sentences; plays it as all ranks of a group
-    elsewhere    asks an answer in another process, and measures the objects that an answer keeps
+    elsewhere    asks an answer in another process, for its gradient, and measures the objects that it keeps
     course       finds the texts, stubs, solutions and judges of the chapters
     edits        makes typical wrong answers out of solutions
 """
@@ -16,13 +16,25 @@ from d2lps.notebook.grading.attempts import check_exercise, solution
 from d2lps.notebook.grading.calls import Stopped, call, in_turns, stop_thread
 from d2lps.notebook.grading.course import ExerciseError
 from d2lps.notebook.grading.edits import edited
-from d2lps.notebook.grading.elsewhere import elsewhere, shared_names, size_kept
-from d2lps.notebook.grading.exercise import Exercise, Failure, Verdict, failure, size_text, time_text
+from d2lps.notebook.grading.elsewhere import elsewhere, gradient, shared_names, size_kept
+from d2lps.notebook.grading.exercise import (
+    Ended,
+    Exercise,
+    Failure,
+    Verdict,
+    failure,
+    number,
+    number_text,
+    size_text,
+    time_text,
+    unlike,
+)
 from d2lps.notebook.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
 
 __all__ = [
     "NBYTES",
     "Counts",
+    "Ended",
     "Exercise",
     "ExerciseError",
     "Failure",
@@ -35,11 +47,15 @@ __all__ = [
     "edited",
     "elsewhere",
     "failure",
+    "gradient",
     "in_turns",
+    "number",
+    "number_text",
     "shared_names",
     "size_kept",
     "size_text",
     "solution",
     "stop_thread",
     "time_text",
+    "unlike",
 ]

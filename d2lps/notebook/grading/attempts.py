@@ -1,6 +1,7 @@
 """Judge an attempt at an exercise, in all cases and within a deadline."""
 
 import inspect
+import time
 from collections.abc import Callable
 from datetime import date
 
@@ -26,7 +27,8 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     Args:
         id: The exercise, such as ``"own-gpu"``.
         answer: A function that takes what the exercise gives and returns what it asks for.
-        deadline: Seconds, or ``"20 s"``, for all cases together; an answer that takes longer is stopped.
+        deadline: Seconds of the processor, or ``"20 s"``, for all cases together; an answer that takes longer is
+            stopped, one that only waits after ten times as long.
 
     Returns:
         The judgement, with the mistake if the answer is wrong.
@@ -55,15 +57,15 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     return verdict
 
 
-def judged(texts: Texts, answer: Callable, allowed: float) -> Verdict:
-    """Return the verdict on an answer, without storing anything."""
+def judged(texts: Texts, answer: Callable, allowed: float, used: Callable[[], float] = time.process_time) -> Verdict:
+    """Return the verdict on an answer, without storing anything; ``used`` is a clock of the time that it takes."""
     exercise, labels = texts.exercise(), []
     try:
         _require_callable(answer, exercise.parameters)
-        results = within(allowed, lambda: _judge_all(exercise, answer, labels))
-    except Overtime:
+        results = within(allowed, lambda: _judge_all(exercise, answer, labels), used)
+    except Overtime as error:
         key = "endless" if isinstance(exercise.judge, PlanJudge) else "no-answer"
-        sentence = text(f"checks.{key}", case=labels[-1], allowed=time_text(allowed))
+        sentence = text(f"checks.{key}", case=labels[-1], allowed=time_text(error.seconds))
         return _failed(texts, Failure("endless", sentence))
     except Failure as failure:
         if len(labels) > 1 and not texts.keeps(failure.mistake):

@@ -14,28 +14,50 @@ import ctypes
 import inspect
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from d2lps.messages import said, unmarked
-from d2lps.notebook.grading.exercise import Case, Failure, failure
+from d2lps.notebook.grading.exercise import CAUGHT, FAILURES, Case, Ended, Failure, failure
 
 THREADS = sys.platform != "emscripten"  # in a browser there are none, and the page itself stops what takes too long
 
 
+WAITING = 10  # times the deadline, for work that waits and does not compute
+TICK = 0.05  # seconds after which a waiting thread looks again
+
+
 class Overtime(Exception):
-    """The work was not done by its deadline."""
+    """The work was not done by its deadline; ``seconds`` is the one that it has missed."""
+
+    def __init__(self, seconds: float):
+        super().__init__(f"not done within {seconds:g} s")
+        self.seconds = seconds
 
 
-class Stopped(BaseException):
-    """The exception thrown into a thread after its deadline; no Exception, so that few handlers catch it."""
+class Stopped(Ended):
+    """The exception thrown into a thread after its deadline."""
 
 
-def within(seconds: float, work: Callable[[], object]) -> object:
-    """Return or raise the outcome of ``work()`` if it is done within ``seconds``; raise Overtime otherwise."""
+def within(seconds: float, work: Callable[[], object], used: Callable[[], float] = time.process_time) -> object:
+    """Return or raise the outcome of ``work()``, if this process computes for less than ``seconds`` meanwhile.
+
+    So the work has as much time on a busy machine. If it only waits, it has ten times as long.
+
+    Args:
+        seconds: The deadline.
+        work: What is done, in a thread of its own.
+        used: A clock of the processor time that the work has used.
+
+    Raises:
+        Overtime: If it was not done by then.
+        Failure: If the work has caught one, and goes on.
+    """
     if not THREADS:
         return work()
     outcome: dict[str, object] = {}
+    CAUGHT.set(caught := [])
 
     def run() -> None:
         with contextlib.suppress(Stopped):  # a second one may come while the first is handled
@@ -46,15 +68,23 @@ def within(seconds: float, work: Callable[[], object]) -> object:
 
     # The copied context sends the output of the work to the right cell.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
+    began, used_before = time.monotonic(), used()
     thread.start()
     try:
-        thread.join(seconds)
+        late = 0.0
+        while not late and not caught and thread.is_alive():
+            thread.join(TICK)
+            passed = time.monotonic() - began
+            late = seconds * WAITING if passed > seconds * WAITING else 0.0
+            if passed > seconds and used() - used_before > seconds:
+                late = seconds
     finally:
-        late = thread.is_alive()
-        if late:
+        if thread.is_alive():
             stop_thread(thread)
+    if caught:
+        raise caught[0]
     if late:
-        raise Overtime(f"not done within {seconds:g} s")
+        raise Overtime(late)
     if "error" in outcome:
         raise outcome["error"]
     return outcome["value"]
@@ -70,25 +100,30 @@ def stop_thread(thread: threading.Thread) -> None:
 
 
 def call(
-    case: Case, function: Callable, *arguments: object, refused: type[BaseException] = Stopped, none: bool = False
+    case: Case, function: Callable, *arguments: object, refused: type[BaseException] = Ended, none: bool = False
 ) -> object:
     """Call a function that a learner has written, and return its result.
 
     Args:
         case: The case whose label begins the sentence of a failure.
         function, *arguments: The function, and its arguments.
-        refused (class of exceptions): Exceptions that are passed on unchanged, because they say more themselves.
+        refused (class of exceptions): Further ones that are passed on unchanged, because they say more themselves.
         none: True if the function may return None.
 
     Raises:
-        Failure: If the function returns nothing, or raises anything else, including exit().
+        Failure: If the function returns nothing, or raises anything else, including exit(); or the one that it caught.
     """
+    token = FAILURES.set(made := [])
     try:
         result = function(*arguments)
-    except (Stopped, refused):
+    except (Ended, refused):
         raise
     except BaseException as error:  # even exit() in an answer must not end the notebook's kernel
-        raise _raised(case, function, error) from None
+        raise made[0] if made else _raised(case, function, error) from None
+    finally:
+        FAILURES.reset(token)
+    if made:
+        raise made[0]
     if result is None and not none:
         raise failure("nothing-returned", "nothing-returned", case)
     return result

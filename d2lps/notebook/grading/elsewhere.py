@@ -1,5 +1,7 @@
 """Call an answer in another process, to see if its result depends on the process, as ``hash`` does.
 
+Ask for the gradient that reaches an answer's argument.
+
 The objects that a function keeps from one call to the next: their size, and those that two functions share.
 """
 
@@ -35,6 +37,10 @@ class Away(ABC):
     @abstractmethod
     def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
         """Do the same as :func:`~d2lps.notebook.grading.shared_names` in the other process."""
+
+    @abstractmethod
+    def gradient(self, y: object, x: object, factors: object) -> object:
+        """Do the same as :func:`~d2lps.notebook.grading.gradient` in the other process, soon after ``y`` came."""
 
     @abstractmethod
     def elsewhere(self, *arguments: object) -> object:
@@ -96,6 +102,28 @@ def size_kept(thing: object, without: Iterable[object] = ()) -> int:
     kept = (item for item in _reached(thing, without) if not isinstance(item, FunctionType))
     # getsizeof counts only the object of a tensor, not its elements.
     return sum(sys.getsizeof(item) + getattr(item, "nbytes", 0) for item in kept)
+
+
+def gradient(answer: Callable, y: object, x: object, factors: object) -> object:
+    """Return the gradient of the sum of ``factors * y`` with respect to ``x``, or None if none arrives there.
+
+    Args:
+        answer: The function that has just returned ``y``.
+        y, x, factors: Tensors; ``x`` was an argument of the answer.
+
+    Example:
+        >>> import torch
+        >>> x, factors = torch.ones(2, requires_grad=True), torch.tensor([1.0, 3.0])
+        >>> gradient(lambda x: 2 * x, 2 * x, x, factors)
+        tensor([2., 6.])
+    """
+    if not y.requires_grad:
+        return None
+    if isinstance(answer, Away):
+        return answer.gradient(y, x, factors)
+    import torch
+
+    return torch.autograd.grad(y, x, factors, allow_unused=True)[0]
 
 
 def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:

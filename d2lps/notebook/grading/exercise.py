@@ -1,8 +1,11 @@
 """The definition of an exercise: its cases and its judge, the failure of an answer, and the verdict on it."""
 
+import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from html import escape
+from numbers import Real
 from typing import Protocol
 
 from d2lps.messages import html_language, text
@@ -38,8 +41,17 @@ class Exercise:
     fills: Callable[[object], dict[str, str]] = lambda result: {}
 
 
-class Failure(Exception):
-    """The mistake in an answer.
+class Ended(BaseException):
+    """An exercise's world ends what the answer does: no Exception, so that few handlers catch it."""
+
+
+# The failures of the call under way; and of the whole judgement, those that an answer has caught.
+FAILURES: ContextVar["list[Failure] | None"] = ContextVar("failures", default=None)
+CAUGHT: ContextVar["list[Failure] | None"] = ContextVar("caught", default=None)
+
+
+class Failure(Ended):
+    """The mistake in an answer. The first one in a call ends the judgement, even if the answer catches it.
 
     Args:
         mistake: Its name: a key under ``mistakes`` in the chapter's exercises.toml, or under ``checks.mistake`` in the
@@ -51,6 +63,12 @@ class Failure(Exception):
     def __init__(self, mistake: str, sentence: str, trace: Trace | None = None):
         super().__init__(sentence)
         self.mistake, self.sentence, self.trace = mistake, sentence, trace
+        if (made := FAILURES.get()) is None:
+            return
+        made.append(self)
+        if len(made) > 1:  # the answer has caught the first, and goes on
+            (caught := CAUGHT.get()) is None or caught.append(made[0])
+            time.sleep(0.1)
 
 
 def failure(mistake: str, sentence: str, case: Case, trace: Trace | None = None, **values: object) -> Failure:
@@ -64,14 +82,52 @@ def failure(mistake: str, sentence: str, case: Case, trace: Trace | None = None,
     return Failure(mistake, text(f"checks.{sentence}", case=case.label, **values), trace)
 
 
-def time_text(seconds: float) -> str:
+def time_text(seconds: float, digits: int = 4) -> str:
     """Write ``seconds`` as a time in a sentence: ``"7.5 ms"``, with a no-break space before its unit."""
-    return show_seconds(float(seconds)).replace(" ", "\u00a0")
+    return show_seconds(float(seconds), digits).replace(" ", "\u00a0")
 
 
-def size_text(nbytes: float) -> str:
+def size_text(nbytes: float, digits: int = 4) -> str:
     """Write ``nbytes`` as a size in a sentence: ``"160 MB"``, with a no-break space before its unit."""
-    return show_size(float(nbytes)).replace(" ", "\u00a0")
+    return show_size(float(nbytes), digits).replace(" ", "\u00a0")
+
+
+def number_text(value: float, digits: int = 4) -> str:
+    """Write a number in a sentence: ``"0.25"``."""
+    return f"{float(value):.{digits}g}"
+
+
+def unlike(
+    one: float, other: float, write: Callable[[float, int], str] = number_text, digits: int = 4
+) -> tuple[str, str]:
+    """Write two numbers that differ with as many digits as it takes to see that, and at least ``digits``.
+
+    >>> unlike(1.0303, 1.0301), unlike(2, 3.25), unlike(1e-5, 1.00000001e-5, time_text)
+    (('1.0303', '1.0301'), ('2', '3.25'), ('10\\xa0µs', '10.0000001\\xa0µs'))
+    >>> unlike(10**17, 10**17 + 1)
+    ('100000000000000000', '100000000000000001')
+    """
+    for more in range(digits, 18):
+        written = write(one, more), write(other, more)
+        if written[0] != written[1]:
+            return written
+    return str(one), str(other)
+
+
+def number(value: object) -> Real:
+    """Return a number as Python's own, also the only one of a tensor or of NumPy.
+
+    Raises:
+        TypeError: If it is none, or a truth value.
+    """
+    if hasattr(value, "shape") and hasattr(value, "item"):
+        try:
+            value = value.item()
+        except Exception:  # several numbers, or a tensor without a value
+            raise TypeError from None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError
+    return value
 
 
 TODO = "todo"  # the mistake of an exercise that was not begun

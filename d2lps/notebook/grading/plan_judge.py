@@ -9,14 +9,15 @@ A name is a key under ``mistakes`` in a chapter's exercises.toml, or under ``che
 """
 
 import copy
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from d2lps.messages import text
 from d2lps.notebook.grading.calls import call
-from d2lps.notebook.grading.exercise import Failure, failure, size_text, time_text
+from d2lps.notebook.grading.exercise import Failure, failure, size_text, time_text, unlike
 from d2lps.plan import Plan, PlanError, check, sends, updates
 from d2lps.plan.checking import complete, replay
 from d2lps.simulate import cost
@@ -61,6 +62,28 @@ class PlanCase:
     allowed: Fraction | None = None
     per_link: Fraction | None = None
     nbytes: int = NBYTES
+
+    def renamed(self, *names: str) -> "PlanCase":
+        """Return the same case, whose workers have these names, so that an answer has to use those that it is given."""
+        new, host = dict(zip(self.workers, names, strict=True)), self.topology
+
+        def each(thing: object) -> object:
+            if isinstance(thing, Mapping):
+                return {each(key): each(value) for key, value in thing.items()}
+            if isinstance(thing, list | tuple):
+                return type(thing)(map(each, thing))
+            return new.get(thing, thing) if isinstance(thing, str) else thing
+
+        links = [replace(link, src=each(link.src), dst=each(link.dst)) for link in host.links]
+        return replace(
+            self,
+            label=re.sub(r"\w+", lambda word: each(word[0]), self.label) + f", {', '.join(names)}",
+            arguments=each(self.arguments),
+            workers=names,
+            topology=Topology(host.name, each(host.kinds), links, limits=each(host.limits)),
+            in_all=each(self.in_all),
+            per_step=each(self.per_step),
+        )
 
     def predict(self, plan: Plan) -> Trace | None:
         """Return the predicted trace of a plan on the case's topology, or None if it does not fit there."""
@@ -201,7 +224,12 @@ def _blame(counts: Counts) -> str:
     case, trace = counts.case, counts.trace
 
     def sentence(key: str, **values: object) -> str:
-        times = {"time": time_text(trace.duration), "bound": time_text(case.bound)}
+        time, bound = (
+            unlike(trace.duration, float(case.bound), time_text)
+            if counts.late
+            else map(time_text, (trace.duration, case.bound))
+        )
+        times = {"time": time, "bound": bound}
         return text(f"checks.{key}", case=case.label, **times, **values)
 
     for step, enough in [*((number, case.per_step) for number in counts.busy), (None, case.in_all)]:
@@ -209,12 +237,12 @@ def _blame(counts: Counts) -> str:
         node, way = max(moved, key=lambda at: (moved[at] / enough[at[0]], moved[at]), default=(None, None))
         if node and moved[node, way] > enough[node]:
             key = ("sends" if way == "src" else "receives") + ("" if step else "-in-all")
-            got, limit = size_text(moved[node, way] * case.nbytes), size_text(enough[node] * case.nbytes)
+            got, limit = unlike(moved[node, way] * case.nbytes, enough[node] * case.nbytes, size_text)
             return sentence(key, node=node, step=step, got=got, enough=limit)
     for step in counts.busy if case.per_link else ():
         (src, dst), part = max(counts.between(step).items(), key=lambda item: item[1])
         if part > case.per_link:
-            got, limit = size_text(part * case.nbytes), size_text(case.per_link * case.nbytes)
+            got, limit = unlike(part * case.nbytes, case.per_link * case.nbytes, size_text)
             return sentence("over-link", step=step, src=src, dst=dst, got=got, enough=limit)
     if len(counts.busy) > case.steps:
         # A plan with more steps may be faster than the bound, which is for the number of steps asked for.
