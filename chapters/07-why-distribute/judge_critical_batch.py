@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
-from d2lps.notebook.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure, sealed
 
 NEAR = 1e-9
 
@@ -31,6 +31,7 @@ class BatchCase:
         return self.fewest + self.slope / batch
 
     @property
+    @sealed
     def right(self) -> float:
         """The least batch, or infinity."""
         room = self.steps - self.fewest

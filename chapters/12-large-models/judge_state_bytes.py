@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from numbers import Real
 
-from d2lps.notebook.grading import call, failure, size_text
+from d2lps.notebook.grading import call, failure, sealed, size_text, withheld
 
 KINDS = (2, 2, 12)  # bytes per parameter of weights, gradients and state
 FROM = (3, 2, 1)  # the stage that divides each
@@ -23,6 +23,7 @@ class BytesCase:
     def label(self) -> str:
         return f"n = {self.ranks}, params = {self.params}, stage = {self.stage}"
 
+    @withheld
     def bytes(self, kinds: tuple = KINDS, since: tuple = FROM, part: float | None = None) -> float:
         """Return the bytes if each kind is divided from a stage on; ``part`` is the part of a rank."""
         own = -(-self.params // self.ranks) if part is None else part
@@ -30,9 +31,15 @@ class BytesCase:
         return sum(size * (own if self.stage >= first else self.params) for size, first in sizes)
 
 
+@sealed
+def of_stages(case: BytesCase) -> list[float]:
+    """Return the bytes in the stages 0 to 3."""
+    return [BytesCase(case.params, case.ranks, stage).bytes() for stage in range(4)]
+
+
 def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
-    got, right = call(case, answer, case.params, case.ranks, case.stage), case.bytes()
+    got, right = call(case, answer, case.params, case.ranks, case.stage), of_stages(case)[case.stage]
     if isinstance(got, bool) or not isinstance(got, Real):
         raise failure("wrong-type", "state-no-number", case, type=type(got).__name__)
     if got == 0:
@@ -40,16 +47,23 @@ def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
     got = max(-1e300, min(got, 1e300))  # a whole number may be too large for a float
     if got != right:
         raise failure(_mistake(case, got), "state-wrong", case, got=f"{got:.12g}", right=f"{right:.12g}")
-    rest = [size_text(BytesCase(case.params, case.ranks, stage).bytes()) for stage in range(4)]
-    return {"all": ", ".join(rest)}
+    return {"all": ", ".join(map(size_text, of_stages(case)))}
 
 
 def _mistake(case: BytesCase, got: float) -> str:
     """Return the name of the first mistake that leads to this number."""
+    wrong = _wrong(case).items()
+    near = (name for name, values in wrong if any(abs(got - value) <= 1e-9 * value for value in values))
+    return next(near, "differs")
+
+
+@sealed
+def _wrong(case: BytesCase) -> dict[str, list[float]]:
+    """Return the numbers that each mistake leads to; the first that fits names it."""
     finer = [(since, case.bytes((2, 2, 4, 8), since)) for since in product(range(1, 5), repeat=4)]
     late = [value for since, value in finer if all(map(int.__ge__, since, (3, 2, 1, 1)))]
     all_float32 = {"all-float32": [case.bytes((4, 4, 8)), case.bytes((4, 4, 12))]}
-    wrong = {
+    return {
         "no-copy": [case.bytes((2, 2, 8))],
         # In stage 1 a 32-bit copy that is kept whole takes as much, but such an answer has failed before, in stage 3.
         **(all_float32 if case.stage < 2 else {}),
@@ -59,8 +73,6 @@ def _mistake(case: BytesCase, got: float) -> str:
         "early": [value for since, value in finer if all(map(int.__le__, since, (3, 2, 1, 1)))],
         "all-ranks": [case.ranks * case.bytes()],
     }
-    near = (name for name, values in wrong.items() if any(abs(got - value) <= 1e-9 * value for value in values))
-    return next(near, "differs")
 
 
 # Stage 3 comes first, with parts that are not equal: so an answer that keeps a kind whole for too long, or adds up all

@@ -9,7 +9,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import Failure, call, failure, in_turns
+from d2lps.notebook.grading import Failure, call, failure, in_turns, sealed
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class GridCase:
         return math.fsum(part.double().square().sum().item() / (count if once else 1) for part, count in pairs)
 
     @property
+    @sealed
     def right(self) -> float:
         return math.sqrt(math.fsum(map(self.squares, range(self.stages * self.tensor))))
 

@@ -17,7 +17,7 @@ from d2lps.notebook.grading.calls import Stopped, call, in_turns, stop_thread
 from d2lps.notebook.grading.course import ExerciseError
 from d2lps.notebook.grading.edits import edited
 from d2lps.notebook.grading.elsewhere import elsewhere, shared_names, size_kept
-from d2lps.notebook.grading.exercise import Exercise, Failure, Verdict, failure, size_text, time_text
+from d2lps.notebook.grading.exercise import Exercise, Failure, Verdict, failure, sealed, size_text, time_text, withheld
 from d2lps.notebook.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
 
 __all__ = [
@@ -36,10 +36,12 @@ __all__ = [
     "elsewhere",
     "failure",
     "in_turns",
+    "sealed",
     "shared_names",
     "size_kept",
     "size_text",
     "solution",
     "stop_thread",
     "time_text",
+    "withheld",
 ]
