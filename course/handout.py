@@ -63,7 +63,7 @@ def exercises(book: Book, slug: str) -> str:
 def unsealed(source: str) -> str:
     """Return a judge without the functions that only compute what is right, and sealed ones without their code.
 
-    >>> print(unsealed("@sealed\ndef right(case):\n    return case.a + 1\n\n\n@withheld\ndef more():\n    return 2\n"))
+    >>> print(unsealed("@sealed\\ndef right(case):\\n    return case.a + 1"), end="")
     @sealed
     def right(case):
         raise LookupError(case)
