@@ -16,7 +16,7 @@ from d2lps.notebook.kept import NAME
 
 PREFIX = "exercise-"
 LARGE = 64 << 20  # bytes of a notebook that is graded without its outputs
-HARMLESS = ("beside", "unknown-exercise", "late", "no-times", "large")  # notes on notebooks that were graded
+HARMLESS = ("beside", "empty", "unknown-exercise", "late", "no-times", "large")  # no work is left ungraded
 
 
 @dataclass

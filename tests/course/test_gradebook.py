@@ -82,6 +82,63 @@ def test_a_pattern_finds_names_in_paths(tmp_path):
     }
 
 
+@pytest.mark.parametrize("top", ["", "CS101 Lab 1/"])
+@pytest.mark.parametrize("given", ["class", "class/Lab 1-99.zip"])
+def test_zip_of_a_whole_class_is_many_learners(tmp_path, given, top):
+    names = ["Lan Nguyễn_123_assignsubmission_file_/a.ipynb", "Mei Li_9_assignsubmission_file/b/c.ipynb"]
+    names += ["minh_4711_8801_a.ipynb", "minh_LATE_4711_8802_b.ipynb", "__MACOSX/._x"]
+    put(tmp_path / "class", "anh/d.ipynb")
+    zipped(tmp_path / "class" / "Lab 1-99.zip", *(f"{top}{name}" for name in names))
+    learners = {task.learner: task.id for task in found(tmp_path / given) if task.name}
+    others = {"anh": ""} if given == "class" else {}
+    assert learners == {"Lan Nguyễn": "123", "Mei Li": "9", "minh": "4711"} | others
+
+
+def test_zip_with_folders_of_plain_names_is_a_class_if_it_is_given(tmp_path):
+    zipped(tmp_path / "class.zip", "class/anh/1.ipynb", "class/mei/work/1.ipynb", "class/notes.txt")
+    assert by_learner(found(tmp_path / "class.zip")) == {"anh": ["anh/1.ipynb"], "mei": ["mei/work/1.ipynb"], "": []}
+
+
+def test_zip_of_one_learner_stays_that_learners(tmp_path):
+    zipped(tmp_path / "class" / "anh.ZIP", "01/en.ipynb", "02/en.ipynb")
+    zipped(tmp_path / "class" / "mei_4711_8801_work.zip", "lan_4712_8802_a.ipynb")
+    assert {task.learner for task in found(tmp_path / "class")} == {"anh", "mei"}
+
+
+def test_extensions_that_browsers_make_are_read(tmp_path):
+    names = ["anh/01.ipynb.json", "anh/02.ipynb.txt", "anh/03.IPYNB", "mei.ipynb.json", "minh.IPYNB"]
+    put(tmp_path / "class", *names)
+    zipped(tmp_path / "class/lan.ZIP", "a.Ipynb", "b.ipynb.txt")
+    assert by_learner(found(tmp_path / "class")) == {
+        "anh": names[:3], "lan": ["lan.ZIP/a.Ipynb", "lan.ZIP/b.ipynb.txt"], "mei": names[3:4], "minh": names[4:],
+    }  # fmt: skip
+
+
+def test_names_of_brightspace_and_of_anonymous_canvas_are_one_learner_each(tmp_path):
+    put(
+        tmp_path / "class", "12345-67890 - Lan Nguyen - Nov 2, 2026 1159 PM/a.ipynb",
+        "12345-67891 - Lan Nguyen - Nov 3, 2026 101 AM/a.ipynb",
+        "12345-67890 - Mei-Li Wu - Nov 2, 2026 905 AM - b.ipynb",
+        "anon_Ab3dE_8801_a.ipynb", "anon_Ab3dE_8802_b.ipynb", "LATE_anon_12345_8803_a.ipynb", "index.html",
+    )  # fmt: skip
+    tasks = found(tmp_path / "class")
+    learners = {task.learner: task.id for task in tasks if task.name}
+    assert learners == {"Lan Nguyen": "", "Mei-Li Wu": "", "anon_Ab3dE": "Ab3dE", "anon_12345": "12345"}
+    assert {task.learner for task in tasks if task.late} == {"anon_12345"} and len([t for t in tasks if t.name]) == 6
+
+
+def test_text_beside_a_notebook_is_no_work_that_is_not_graded(tmp_path):
+    put(tmp_path / "class", "Lan_1_assignsubmission_file/a.ipynb", "Lan_1_assignsubmission_onlinetext/onlinetext.html",
+        "Mei_2_assignsubmission_onlinetext/onlinetext.html", "minh_31_81_a.ipynb", "minh_31_82_essay.docx")  # fmt: skip
+    (tmp_path / "class/Anh_3_assignsubmission_file").mkdir()
+    books = [(task.learner, notebooks.read(task)) for task in found(tmp_path / "class") if not task.name]
+    assert {name: [note.key for note in book.notes] for name, book in books} == {
+        "Lan": ["beside"], "Mei": ["no-notebooks"], "minh": ["beside"], "Anh": ["empty"],
+    }  # fmt: skip
+    harmless = {name for name, book in books if all(note.key in notebooks.HARMLESS for note in book.notes)}
+    assert harmless == {"Lan", "minh", "Anh"}
+
+
 WORKSHEET = """Identifier,Full name,Email address,Status,Grade,"Last modified (submission)"
 Participant 1,early,e@x.org,Submitted,,"Tuesday, 1 December 2026, 10:59 PM"
 Participant 2,in-time,i@x.org,Submitted,,"Tuesday, 1 December 2026, 11:59 PM"
