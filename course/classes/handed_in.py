@@ -91,18 +91,6 @@ class Sorter:
         patterns = (self.names, *LEARNERS) if self.names else LEARNERS
         return next(filter(None, (pattern.fullmatch(path) for pattern in patterns)), None)
 
-    def back(self, entry: Path) -> str:
-        """Return where a page for a learner belongs in a zip with the names of the download.
-
-        >>> Sorter(Path()).back(Path("nguyenlan_LATE_4711_8801_ring-1.ipynb"))
-        'nguyenlan_LATE_4711_8801_feedback.html'
-        """
-        if entry.is_dir():
-            return f"{entry.name}/feedback.html"
-        match = self.match(entry.name)
-        known = match and match.groupdict().get("back")
-        return f"{known or self.who(entry.name)[0] + '/'}feedback.html"
-
     def unpack(self, path: Path, times: int = 1) -> tuple[Path, Note | None]:
         """Unpack a zip into a new folder; return the folder, and a note if that cannot be done."""
         place = self.unpacked / str(len([*self.unpacked.iterdir()]))
@@ -113,6 +101,16 @@ class Sorter:
         time = self.handed_in(name, id) if self.due and self.handed_in else None
         days = max(0, math.ceil((time.timestamp() - self.due.timestamp()) / 86400)) if time else None
         return max(days or 0, 1) if marked else days
+
+
+def back(entry: Path) -> str:
+    """Return where a page for a learner belongs in a zip with the names of the download; nothing for other names.
+
+    >>> back(Path("nguyenlan_LATE_4711_8801_ring-1.ipynb"))
+    'nguyenlan_LATE_4711_8801_feedback.html'
+    """
+    match = next(filter(None, (pattern.fullmatch(entry.name) for pattern in LEARNERS)), None)
+    return (f"{entry.name}/" if entry.is_dir() else match["back"]) + "feedback.html" if match else ""
 
 
 def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) -> list[Task]:
@@ -190,16 +188,10 @@ def _tasks(entry: Path, folder: Path, sorter: Sorter) -> Iterator[Task]:
     elif entry.is_dir() or _is_zip(entry):
         yield from _files(entry, folder, name, id, sorter)
     elif NOTEBOOK.search(entry.name):
-        yield Task(name, entry, None, entry.name, id, sorter.late(name, id, marked), back=sorter.back(entry))
+        yield Task(name, entry, None, entry.name, id, sorter.late(name, id, marked), back=back(entry))
     elif sorter.match(entry.name):
         yield Task(
-            name,
-            entry,
-            None,
-            "",
-            id,
-            back=sorter.back(entry),
-            note=Note("no-notebooks", {"files": printable(entry.name)}),
+            name, entry, None, "", id, back=back(entry), note=Note("no-notebooks", {"files": printable(entry.name)})
         )
     else:
         yield Task("", entry)
@@ -211,7 +203,7 @@ def _files(entry: Path, folder: Path, name: str, id: str, sorter: Sorter) -> lis
     for path in [*_below(entry)] if entry.is_dir() else [entry]:
         shown = str(path.relative_to(folder))
         name, id, marked = sorter.who(shown) if sorter.names else (name, id, sorter.who(entry.name)[2])
-        task = Task(name, path, entry, shown, id, sorter.late(name, id, marked), back=sorter.back(entry))
+        task = Task(name, path, entry, shown, id, sorter.late(name, id, marked), back=back(entry))
         if not within(path, entry):
             tasks.append(replace(task, name="", note=Note("link", {"file": printable(shown)})))
         elif _is_zip(path):
@@ -229,7 +221,7 @@ def _files(entry: Path, folder: Path, name: str, id: str, sorter: Sorter) -> lis
             others.append(str(path.relative_to(entry)))
     if others or not tasks:
         note = _beside(others, "beside" if tasks else "no-notebooks") if others else Note("empty")
-        tasks.append(Task(name, entry, entry, "", id, note=note, back=sorter.back(entry)))
+        tasks.append(Task(name, entry, entry, "", id, note=note, back=back(entry)))
     return tasks
 
 

@@ -1,7 +1,9 @@
 """File names identify learners, and each learner gets the earned points."""
 
 import csv
+import io
 import json
+import re
 import zipfile
 from dataclasses import asdict
 from datetime import datetime
@@ -14,9 +16,9 @@ from course.classes import gradebook, handed_in, judging, notebooks, report, run
 from course.classes.handed_in import Task
 from d2lps.messages import LANGUAGES, text_in
 from d2lps.messages.marked import marked
-from d2lps.notebook.grading.course import ExerciseError
+from d2lps.notebook.grading.course import ExerciseError, texts_of
 
-FIRST = "01-data-parallelism"
+FIRST, RING = "01-data-parallelism", "02-ring"
 EMPTY = json.dumps({"cells": []})
 
 
@@ -242,15 +244,20 @@ def test_brackets_that_would_fill_the_memory_are_no_notebook(tmp_path):
 # ---- points
 
 
-def graded(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **of: object) -> report.Report:
-    """Return the report for learner/notebook → exercise → state."""
+def results_of(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **more: str) -> list[dict]:
+    """Return the results for learner/notebook → exercise → state, with more about each answer."""
     results = []
     for place, states in answers.items():
         learner, _, name = place.partition("/")
         about = running._about(Task(learner, Path(), name=place if name else "", late=(late or {}).get(place, 0)), [])
-        rows = [asdict(judging.Row(learner, place, FIRST, id, state)) for id, state in states.items()]
-        results.append({"book": about | {"graded": True, "chapter": FIRST}, "rows": rows, "missing": []})
-    return report.report("en", "class", results, **of)
+        chapter = next((texts_of(id).folder.name for id in states), FIRST)
+        rows = [asdict(judging.Row(learner, place, chapter, id, state, **more)) for id, state in states.items()]
+        results.append({"book": about | {"graded": True, "chapter": chapter}, "rows": rows, "missing": []})
+    return results
+
+
+def graded(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **of: object) -> report.Report:
+    return report.report("en", "class", results_of(answers, late), **of)
 
 
 def lines(written: str) -> list[list[str]]:
@@ -334,7 +341,104 @@ def test_a_spreadsheet_does_not_compute_a_learners_name():
     assert lines(gradebook.as_csv(graded({"=HYPERLINK(1)/1": {"own-gpu": "tried"}})))[1][0] == "'=HYPERLINK(1)"
 
 
+def test_stray_notebook_changes_no_points_and_is_named():
+    answers = {f"{name}/1": {"own-gpu": "solved", "overlap": "tried"} for name in ("anh", "binh", "chi")}
+    made = graded(answers | {"dung/2": {"both-ways": "solved"}})
+    assert [*made.points] == ["own-gpu", "overlap"] and lines(gradebook.as_csv(made))[-1][3:6] == ["", "", ""]
+    assert made.learners["dung"]["notes"][0]["note"] == "This is chapter 02, which does not count here."
+    assert not made.learners["anh"]["notes"] and "Chapters that count: 01," in report.summary(made)
+    assert "Chapters that count: 01," in made.as_page()
+
+
+def test_chapters_of_half_the_class_count_or_else_those_of_most():
+    one, two = {"own-gpu": "solved"}, {"both-ways": "solved"}
+    assert {*graded({"anh/1": one, "anh/2": two, "mei/1": one}).points} >= {"own-gpu", "both-ways"}
+    alone = graded({"anh/1": one, "mei/2": two, "minh/5": {"buckets": "tried"}})
+    assert {texts_of(id).folder.name for id in alone.points} == {FIRST, RING, "05-asynchrony"} and not alone.remarks
+
+
+def test_chosen_chapters_count_whatever_was_handed_in():
+    made = graded({"anh/1": {"own-gpu": "solved"}}, points=gradebook.required(["02", " 01"]))
+    assert {texts_of(id).folder.name for id in made.points} == {FIRST, RING}
+    with pytest.raises(ExerciseError, match="no chapter '99'; there are 01, 02"):
+        gradebook.required(["01", "99"])
+
+
+def test_notebook_of_a_chapter_that_was_not_chosen_is_not_graded_as_another(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text('chapters = ["01"]')
+    monkeypatch.setenv("D2LPS_TOC", str(tmp_path / "mine.toml"))
+    (path := tmp_path / "a.ipynb").write_text(json.dumps(notebook(RING, {})))
+    read = notebooks.read(Task("anh", path))
+    assert (read.chapter, read.answers) == (RING, [])
+    assert [(note.key, note.values) for note in read.notes] == [("other-chapter", {"chapter": "02"})]
+    path.write_text(json.dumps(notebook(FIRST, {})))
+    assert len(notebooks.read(Task("anh", path)).answers) == 3
+
+
+MOODLE = "First name,Last name,Email address\nLan,Nguyen,lan@x.org\nNever,Came,never@x.org\n"
+WITHOUT_WORK = "In the roster, but without work: "
+
+
+@pytest.mark.parametrize(
+    "table, never, stranger",
+    [
+        (MOODLE, "Never Came", ["minh", "", "", "Participant 4711"]),
+        ('Student,ID,Section\n"Nguyen, Lan",1,A\n"Came, Never",2,A\n', "Came, Never", ["minh", "4711", ""]),
+        (
+            "Identifier,Full name,Grade\nParticipant 1,Lan Nguyen,\nParticipant 2,Never Came,\n", "Never Came",
+            ["Participant 4711", "minh", ""],
+        ),
+    ],
+)  # fmt: skip
+def test_learners_beyond_the_roster_keep_their_ids_and_those_without_work_are_named(tmp_path, table, never, stranger):
+    (tmp_path / "roster.csv").write_text(table)
+    roster = gradebook.Roster.read(tmp_path / "roster.csv")
+    results = results_of({"Lan Nguyen/1": {"own-gpu": "solved"}, "minh/1": {"own-gpu": "tried"}})
+    results[1]["book"]["id"] = "4711"
+    made = report.report("en", "class", results, roster=roster)
+    first, lan, _, minh = lines(gradebook.as_csv(made, roster))
+    assert minh[: len(stranger)] == stranger and minh[-4] == "0" and first[-4:] == ["own-gpu", "overlap", *first[-2:]]
+    assert len({len(first), len(lan), len(minh)}) == 1 and lan[-4] == "1"
+    for told in (made.as_page(), report.summary(made), made.as_json()):
+        assert f"{WITHOUT_WORK}{never}." in told
+
+
+def test_what_to_look_at_begins_with_copies_and_ends_with_who_is_late():
+    answers = {f"{name}/1": {"own-gpu": "solved"} for name in ("anh", "binh", "chi", "dung")}
+    results = results_of(answers, {"anh/1": 2, "chi/1": 2, "dung/1": 1})
+    for result in results:
+        result["rows"][0]["look"] = ["odd"]
+        result["rows"][0]["same"] = "x" * (result["book"]["learner"] != "chi")
+        result["book"]["notes"] = (
+            [text_in("en", "grade.note.late", days=days)] if (days := result["book"]["late"]) else []
+        )
+    page = report.report("en", "class", results).as_page()
+    items = re.findall(r"<li>(.*?)</li>", page.partition("<h2>")[0])
+    assert [re.sub("<[^>]*>", "", item) for item in items] == [
+        "own-gpu: apart from names, these answers are equal. anh; binh; dung",
+        "odd anh, own-gpu; binh, own-gpu; chi, own-gpu; dung, own-gpu",
+        "Handed in late; days: 1. dung, dung/1",
+        "Handed in late; days: 2. anh, anh/1; chi, chi/1",
+    ]
+
+
 # ---- feedback
+
+
+def test_feedback_goes_back_under_the_names_of_the_download(tmp_path):
+    names = ["Lan_1_assignsubmission_onlinetext_/a.html", "Lan_1_assignsubmission_file_/a.ipynb", "anh/a.ipynb",
+             "Mei Li_9_assignsubmission_file_b.ipynb", "minh_LATE_47_88_r_1.ipynb", "minh_47_89_s.ipynb",
+             "12-34 - Chi Vu - Nov 2, 2026 1159 PM/a.ipynb", "anon_Ab3dE_81_a.zip"]  # fmt: skip
+    put(tmp_path / "class", *names)
+    results = [{"book": running._about(task, []), "rows": [], "missing": []} for task in found(tmp_path / "class")]
+    pages = report.feedbacks("en", "class", results, None)
+    with zipfile.ZipFile(io.BytesIO(report.packed(results, pages.values()))) as archive:
+        packed = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert {name: re.search("<h1>Feedback for (.*?)</h1>", page)[1] for name, page in packed.items()} == {
+        "Lan_1_assignsubmission_file_/feedback.html": "Lan", "anh/feedback.html": "anh",
+        "Mei Li_9_assignsubmission_file_feedback.html": "Mei Li", "minh_47_89_feedback.html": "minh",
+        "12-34 - Chi Vu - Nov 2, 2026 1159 PM/feedback.html": "Chi Vu", "anon_Ab3dE_81_feedback.html": "anon_Ab3dE",
+    }  # fmt: skip
 
 
 def test_feedback_has_the_learners_language_and_no_other_learner():
