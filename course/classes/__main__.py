@@ -61,13 +61,13 @@ def main(arguments: list[str]) -> int:
         folder = handed_in.printable(options.folder.resolve().name)
         spoken = next((result["book"]["language"] for result in results if result["book"]["language"]), language())
         own = (options.language or spoken) if alone else language()
-        class_report = only(own, lambda: report.report(own, folder, results, points, roster))
+        class_report = only(own, lambda: report.report(own, folder, results, points, roster, options.only_calls))
         if alone:
             files = {"results.json": only(own, lambda: gradebook.as_results(class_report))}
         else:
             files = {"class.csv": class_report.as_csv(), "class.json": class_report.as_json()}
             files |= {"class.html": class_report.as_page(), "gradebook.csv": gradebook.as_csv(class_report, roster)}
-            pages = report.feedbacks(language(), folder, results, points)
+            pages = report.feedbacks(language(), folder, results, points, options.only_calls)
             files |= pages | {"feedback.zip": report.packed(results, pages.values())}
         report.write(out, files)
     except (ExerciseError, gradebook.GradebookError) as error:
@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=_positive, default=1024, help="MiB for an answer (default: 1024)")
     parser.add_argument("--chapters", metavar="01,02", help="those that count (default: what most have handed in)")
     parser.add_argument("--exercises", metavar="A=2,B=3", help="points (default: 1 for each required exercise)")
+    parser.add_argument("--only-calls", type=_part, default=1.0, metavar="0.5", help="what calls of the package count")
     parser.add_argument("--names", type=_names, metavar="REGEX", help="finds (?P<name>…) and (?P<id>…) in a path")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="the learners of the gradebook, with its columns")
     parser.add_argument("--due", type=datetime.fromisoformat, metavar="TIME", help="such as 2026-12-01T23:59")
@@ -108,6 +109,16 @@ def _names(argument: str) -> re.Pattern:
     if not {"name", "id"} & pattern.groupindex.keys():
         raise argparse.ArgumentTypeError(f"{argument!r} has neither (?P<name>…) nor (?P<id>…)")
     return pattern
+
+
+def _part(argument: str) -> float:
+    try:
+        part = float(argument)
+    except ValueError:
+        part = -1
+    if not 0 <= part <= 1:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a number from 0 to 1")
+    return part
 
 
 def _positive(argument: str) -> int:

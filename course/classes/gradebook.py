@@ -195,7 +195,7 @@ def as_results(report) -> str:
         for id, points in report.points.items():
             row, score = rows.get(id), summary["scores"].get(id, 0)
             state = text(f"grade.state.{row['state'] if row else 'missing'}")
-            said = [row["sentence"], row["hint"], *row["notes"]] if row and not score else []
+            said = [row["sentence"], row["hint"], *row["notes"]] if row and score < points else []
             hidden += [f"{id}: {note}" for note in (row["look"] if row else [])]
             test = {"name": texts_of(id).title, "number": id, "score": score, "max_score": points}
             tests.append(test | {"output": "\n".join(filter(None, [state, *said]))})

@@ -35,7 +35,8 @@ class Report:
     ``language`` is that of all texts, ``folder`` the name of the class, and ``rows`` has one row for each exercise of
     each notebook. ``books`` has learner, notebook, chapter, notes, and whether it was graded, of each notebook; notes
     on a folder have no notebook, and on the folder of the class no learner. ``missing`` has what this machine cannot
-    refuse to answers, ``points`` the exercises that count, and ``remarks`` sentences on the whole class.
+    refuse to answers, ``points`` the exercises that count, ``remarks`` sentences on the whole class, and
+    ``only_calls`` the part of the points of an answer that only calls a function of the package.
     """
 
     language: str
@@ -46,6 +47,7 @@ class Report:
     day: str
     points: dict[str, float]
     remarks: list[str] = field(default_factory=list)
+    only_calls: float = 1.0
 
     @property
     def exercises(self) -> list[str]:
@@ -62,8 +64,8 @@ class Report:
             rows[id] = min(row, rows.get(id, row), key=self._rank)
         return best_rows
 
-    def _rank(self, row: dict) -> tuple[int, int]:
-        return STATES.index(row["state"]), self._late[row["notebook"]] or 0
+    def _rank(self, row: dict) -> tuple[int, bool, int]:
+        return STATES.index(row["state"]), self.only_calls < 1 and row["only_calls"], self._late[row["notebook"]] or 0
 
     @cached_property
     def _late(self) -> dict[str, int | None]:
@@ -85,9 +87,7 @@ class Report:
                 "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
                 "id": books[0]["id"],
-                "scores": {
-                    id: points * (rows[id]["state"] == SOLVED) for id, points in self.points.items() if id in rows
-                },
+                "scores": {id: points * self._part(rows[id]) for id, points in self.points.items() if id in rows},
                 "late": max(
                     (days for days in tried or [book["late"] for book in books] if days is not None), default=None
                 ),
@@ -96,6 +96,10 @@ class Report:
                 "notes": self.notes(learner),
             }
         return summaries
+
+    def _part(self, row: dict) -> float:
+        """Return the part of the points that an answer has."""
+        return (row["state"] == SOLVED) * (self.only_calls if row["only_calls"] else 1)
 
     def notes(self, learner: str) -> list[dict[str, str]]:
         """Return the notes on a learner's notebooks and folder, or for ``""`` on the folder of the class."""
@@ -164,6 +168,7 @@ def report(
     results: list[dict],
     points: dict[str, float] | None = None,
     roster: Roster | None = None,
+    only_calls: float = 1.0,
 ) -> Report:
     """Make the report from the results of the notebooks.
 
@@ -177,6 +182,8 @@ def report(
     for row in rows:
         others = equal[row["exercise"], row["same"]] - {row["learner"]} if row["same"] else ()
         row["copies"] = sorted(others)
+        if row["only_calls"] and row["state"] == SOLVED and only_calls < 1:
+            row["notes"] = [*row["notes"], text("grade.note.counts-less", share=f"{only_calls:.0%}")]
         row["look"] += [text("grade.note.alike", learners=", ".join(sorted(others)))] if others else []
     missing = sorted({name for result in results for name in result["missing"]})
     day, books = datetime.now().isoformat(" ", "minutes"), [result["book"] for result in results]
@@ -190,7 +197,7 @@ def report(
         points = required(chapters)
         others = {row["chapter"] for row in rows} - chapters
         remarks += [text("grade.counts", chapters=", ".join(sorted(map(number, chapters))))] if others else []
-    found = Report(language, folder, books, rows, missing, day, points, remarks)
+    found = Report(language, folder, books, rows, missing, day, points, remarks, only_calls)
     if roster and (absent := roster.absent(found)):
         remarks.append(text("grade.absent", learners="; ".join(absent)))
     return found
@@ -211,14 +218,16 @@ def chapters_of_most(rows: list[dict]) -> set[str]:
     return {chapter for chapter, those in learners.items() if len(those) >= enough}
 
 
-def feedbacks(language: str, folder: str, results: list[dict], points: dict[str, float] | None) -> dict[str, str]:
+def feedbacks(
+    language: str, folder: str, results: list[dict], points: dict[str, float] | None, only_calls: float = 1.0
+) -> dict[str, str]:
     """Return the files for learners: each has the language of the learner's last notebook, or else the one given."""
     files, reports = {}, {}
     spoken = {result["book"]["learner"]: result["book"]["language"] for result in results if result["book"]["language"]}
     for learner in dict.fromkeys(result["book"]["learner"] for result in results if result["book"]["learner"]):
         own = spoken.get(learner, language)
         if own not in reports:
-            reports[own] = only(own, partial(report, own, folder, results, points))
+            reports[own] = only(own, partial(report, own, folder, results, points, None, only_calls))
         plain_name = re.sub(r'[\x00-\x1f<>:"/\\|?*]|^\.', "_", learner)[:60]
         names = (f"learners/{plain_name}{f' ({number})' if number > 1 else ''}.html" for number in itertools.count(1))
         name = next(name for name in names if name.casefold() not in map(str.casefold, files))

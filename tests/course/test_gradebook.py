@@ -13,6 +13,7 @@ import pytest
 from helpers.classes import notebook
 
 from course.classes import gradebook, handed_in, judging, notebooks, report, running
+from course.classes.__main__ import main
 from course.classes.handed_in import Task
 from d2lps.messages import LANGUAGES, text_in
 from d2lps.messages.marked import marked
@@ -373,6 +374,31 @@ def test_notebook_of_a_chapter_that_was_not_chosen_is_not_graded_as_another(tmp_
     assert [(note.key, note.values) for note in read.notes] == [("other-chapter", {"chapter": "02"})]
     path.write_text(json.dumps(notebook(FIRST, {})))
     assert len(notebooks.read(Task("anh", path)).answers) == 3
+
+
+def test_answer_that_only_calls_the_package_counts_as_chosen_and_its_learner_is_told():
+    results = results_of(
+        {"anh/1": {"own-gpu": "solved"}, "mei/1": {"own-gpu": "solved"}, "mei/2": {"own-gpu": "tried"}}
+    )
+    for result in results:
+        result["rows"][0]["only_calls"] = True
+    results += results_of({"mei/3": {"own-gpu": "solved"}})  # a later answer of her own
+    half, whole = (report.report("en", "class", results, only_calls=part) for part in (0.5, 1.0))
+    assert [half.learners[name]["scores"]["own-gpu"] for name in ("anh", "mei")] == [0.5, 1]
+    assert [whole.learners[name]["scores"]["own-gpu"] for name in ("anh", "mei")] == [1, 1]
+    anh, mei = report.feedbacks("en", "class", results, None, 0.5).values()
+    assert "so it counts 50% of the points" in anh and "0.5 / 2" in anh and "50%" not in mei
+    assert "50%" not in str(whole.rows)
+    alone = [result for result in results if result["book"]["learner"] == "anh"]
+    test = json.loads(gradebook.as_results(report.report("en", "", alone, only_calls=0.5)))["tests"][0]
+    assert (test["score"], test["max_score"]) == (0.5, 1) and "50% of the points" in test["output"]
+
+
+@pytest.mark.parametrize("part", ["half", "1.5", "-0.1", "nan"])
+def test_part_of_the_points_that_is_none_is_refused(part, capsys):
+    with pytest.raises(SystemExit):
+        main(["class", "--only-calls", part])
+    assert "is not a number from 0 to 1" in capsys.readouterr().err
 
 
 MOODLE = "First name,Last name,Email address\nLan,Nguyen,lan@x.org\nNever,Came,never@x.org\n"
