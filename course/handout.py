@@ -7,7 +7,9 @@ A learner unpacks it and runs ``make lab``, or installs the package and opens ``
 """
 
 import argparse
+import ast
 import io
+import json
 import os
 import re
 import sys
@@ -22,8 +24,8 @@ from course.book.library import Book
 from course.book.stills import texts
 from d2lps.messages import LANGUAGES, allow_any_letter
 from d2lps.notebook.grading.attempts import judged
-from d2lps.notebook.grading.course import ExerciseError, all_texts, counted_variants, variants
-from d2lps.notebook.grading.exercise import Failure
+from d2lps.notebook.grading.course import CARRIED, ExerciseError, all_texts, chapter_module, counted_variants, variants
+from d2lps.notebook.grading.exercise import SEALED, Failure
 
 WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip, so that equal contents are equal zips
 OUT = "dist"
@@ -58,6 +60,39 @@ def exercises(book: Book, slug: str) -> str:
     return handed
 
 
+def unsealed(source: str) -> str:
+    """Return a judge without the functions that only compute what is right, and sealed ones without their code.
+
+    >>> print(unsealed("@sealed\\ndef right(case):\\n    return case.a + 1"), end="")
+    @sealed
+    def right(case):
+        raise LookupError(case)
+    """
+    rows = source.splitlines()
+    for node in sorted(ast.walk(ast.parse(source)), key=lambda node: -getattr(node, "lineno", 0)):
+        marks = {each.id for each in getattr(node, "decorator_list", ()) if isinstance(each, ast.Name)}
+        if "withheld" in marks:
+            rows[node.decorator_list[0].lineno - 1 : node.end_lineno] = []
+        elif "sealed" in marks:
+            body = node.body[bool(ast.get_docstring(node)) :]
+            rows[body[0].lineno - 1 : node.end_lineno] = [
+                f"{' ' * body[0].col_offset}raise LookupError({node.args.args[0].arg})"
+            ]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(rows).rstrip()) + "\n"
+
+
+def carried(folder: Path) -> dict[str, list[dict[str, object]]]:
+    """Return exercise → what the sealed functions of its judge return for each case."""
+    found = {}
+    if not (folder / "grader.py").is_file():
+        return found
+    for id, exercise in chapter_module(folder, "grader").EXERCISES.items():
+        theirs = [each for each in SEALED if each.__module__ == getattr(exercise.judge, "__module__", "")]
+        if theirs:
+            found[id] = [{each.__qualname__: each(case) for each in theirs} for case in exercise.cases]
+    return found
+
+
 def contents(book: Book) -> str:
     """Return ``toc.toml`` with the chosen chapters."""
     source = (book.chapters / "toc.toml").read_text("utf-8")
@@ -74,7 +109,10 @@ def code_of(book: Book, slug: str) -> Iterator[tuple[str, str]]:
         elif path.name == "exercises.toml":
             yield path.name, exercises(book, slug)
         elif path.suffix in (".py", ".toml", ".json") and (path.name != "solutions.py" or book.solutions):
-            yield path.name, path.read_text("utf-8")
+            source = path.read_text("utf-8")
+            yield path.name, source if book.solutions or not path.name.startswith("judge_") else unsealed(source)
+    if not book.solutions and (values := carried(book.folder(slug))):
+        yield CARRIED, json.dumps(values)
 
 
 def files(book: Book, language: str) -> Iterator[tuple[str, bytes]]:

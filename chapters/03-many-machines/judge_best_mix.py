@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import lcm
 
 from d2lps import Plan, Trace, cost, machines, ring, sharded, together
-from d2lps.notebook.grading import PlanCase, call, failure, size_text, time_text, unlike
+from d2lps.notebook.grading import PlanCase, call, failure, sealed, size_text, time_text, unlike, withheld
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")
@@ -80,6 +80,7 @@ def fullest(case: PlanCase, trace: Trace) -> tuple[str, str, Fraction]:
     return node, way, time
 
 
+@withheld
 def best_shares(case: PlanCase) -> dict[str, Fraction]:
     """The shares with which no card has to do more than for the case's bound."""
     rate = rates(case)
@@ -89,6 +90,7 @@ def best_shares(case: PlanCase) -> dict[str, Fraction]:
     return dict.fromkeys(case.workers, own) | {server: share / most for server, share in theirs.items()}
 
 
+@sealed
 def in_pieces(case: PlanCase) -> float:
     """Seconds of the cost model where all that travels is cut into equal pieces, so that fair sharing idles no card."""
     shares = best_shares(case)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil
 
 from d2lps import cost, machines, sharded
-from d2lps.notebook.grading import call, failure, number, time_text, unlike
+from d2lps.notebook.grading import call, failure, number, sealed, time_text, unlike
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")
@@ -30,6 +30,7 @@ class ServersCase:
         cards = [self.machine] * self.m + [self.server] * k
         return cost.shared(sharded(hosts, servers), machines(self.m, 0, cards, servers=k), NBYTES).duration
 
+    @sealed
     def enough(self) -> int:
         """Return the least number with which one more saves no time; a test compares it with the cost model."""
         return max(1, ceil(self.m * Fraction(bandwidth(self.machine)) / Fraction(bandwidth(self.server))))

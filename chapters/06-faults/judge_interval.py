@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import Failure, call, failure, number, unlike
+from d2lps.notebook.grading import Failure, call, failure, number, sealed, unlike, withheld
 
 MARGIN = 0.02  # of the time that the best choice loses
 SMALLER = (1 / 60, 1 / 3600)  # minutes or hours where seconds are meant
@@ -55,6 +55,7 @@ def takes(case: IntervalCase, work: float) -> float:
     return math.exp(case.restart / mtbf) * mtbf * math.expm1(min((work + case.delta) / mtbf, 600)) / work
 
 
+@withheld
 def best(delta: float, mtbf: float) -> float:
     """The seconds of work between two saves that lose least: where 1 − e^(−(I+δ)/M) = I/M.
 
@@ -72,6 +73,7 @@ def young(delta: float, mtbf: float) -> float:
     return math.sqrt(2 * delta * mtbf)
 
 
+@withheld
 def daly(delta: float, mtbf: float) -> float:
     """Daly's better formula.
 
@@ -80,6 +82,23 @@ def daly(delta: float, mtbf: float) -> float:
     """
     small = delta / (2 * mtbf)
     return young(delta, mtbf) * (1 + math.sqrt(small) / 3 + small / 9) - delta if small < 1 else mtbf
+
+
+@sealed
+def known(case: IntervalCase) -> dict[str, list[float]]:
+    """Return the best interval, and those of known thoughts that begin with a good rule."""
+    delta, mtbf, rules = case.delta, case.mtbf, (best, daly, young)
+    return {
+        "best": [best(delta, mtbf)],
+        "one-device": [rule(delta, of) for rule in rules for of in (mtbf * case.n, mtbf * case.n**2) if case.n > 1],
+        "other-unit": [
+            value
+            for rule in rules
+            for unit in SMALLER
+            for value in (rule(delta, mtbf * unit), rule(delta, mtbf) * unit)
+        ],
+        "adds-restart": [rule(delta + case.restart, mtbf) for rule in rules if case.restart],
+    }
 
 
 def simulated(case: IntervalCase, work: float, saves: int, seed: int = 0) -> float:
@@ -112,7 +131,7 @@ def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
     if not 0 < work < math.inf:
         raise failure("differs", "interval-no-time", case, got=f"{work:g}")
     again = math.exp(case.restart / case.mtbf)  # what restarts add is the same factor for every interval
-    enough, here = takes(case, best(case.delta, case.mtbf)), takes(case, work)
+    enough, here = takes(case, known(case)["best"][0]), takes(case, work)
     if here - enough > MARGIN * (enough - again):
         raise _failure(case, work, here, enough, (here - enough) / (enough - again))
     return {
@@ -133,22 +152,18 @@ def _failure(case: IntervalCase, work: float, here: float, enough: float, more: 
 
 def mistake_of(case: IntervalCase, work: float) -> str:
     """Which thought leads to ``work``, if one is known."""
-    delta, mtbf, right = case.delta, case.mtbf, best(case.delta, case.mtbf)
-    rules = (best, daly, young)
+    delta, mtbf, thoughts = case.delta, case.mtbf, known(case)
 
-    def near(*values: float) -> bool:
+    def near(values: list[float]) -> bool:
         return any(value > 0 and abs(work / value - 1) < 0.005 for value in values)
 
-    if near(young(delta, mtbf)):
+    if near([young(delta, mtbf)]):
         return "young-too-far"
-    if case.n > 1 and near(*(rule(delta, of) for rule in rules for of in (mtbf * case.n, mtbf * case.n**2))):
-        return "one-device"
-    if near(*(rule(delta, mtbf * unit) for rule in rules for unit in SMALLER)):
-        return "other-unit"
-    if near(*(rule(delta, mtbf) * unit for rule in rules for unit in SMALLER)):
-        return "other-unit"
-    if near(math.sqrt(delta * mtbf)):
+    for mistake in ("one-device", "other-unit"):
+        if near(thoughts[mistake]):
+            return mistake
+    if near([math.sqrt(delta * mtbf)]):
         return "without-two"
-    if case.restart and near(*(rule(delta + case.restart, mtbf) for rule in rules)):
+    if near(thoughts["adds-restart"]):
         return "adds-restart"
-    return "too-often" if work < right else "too-seldom"
+    return "too-often" if work < thoughts["best"][0] else "too-seldom"

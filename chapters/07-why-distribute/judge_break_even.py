@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import call, failure, number, unlike
+from d2lps.notebook.grading import call, failure, number, sealed, unlike, withheld
 
 NEAR = 1e-9
 
@@ -30,13 +30,34 @@ class EvenCase:
         useful = n // self.group * self.group or 1
         return self.work / useful + self.sync * (useful - 1) / useful
 
+    @withheld
     def total(self, n: int, price: float = 1, worth: float = 1, lost: Callable[[float], float] = math.sqrt) -> float:
         """Return rent + time; factors leave out what a wrong answer leaves out, ``lost`` is a function of 2δ/M."""
         longer = 1 + lost(2 * self.save * n / self.life)
         return (price * n * self.price + worth * self.worth) * self.hours(n) * longer
 
+    @withheld
     def best(self, total: Callable[[int], float]) -> int:
         return min(range(1, self.most + 1), key=total)
+
+    @sealed
+    def totals(self) -> list[float]:
+        """Return rent + time for 1, 2, … machines."""
+        return [self.total(n) for n in range(1, self.most + 1)]
+
+    @sealed
+    def thoughts(self) -> dict[str, list[int]]:
+        """Return the numbers to which known thoughts lead."""
+        one = 2 * self.save / self.life  # 2δ/M of a single machine
+        losses = (lambda x: 0, lambda x: x, lambda x: math.sqrt(x / 2), lambda x: math.sqrt(one))  # none, no root, no 2
+        totals = [math.inf, *self.totals(), math.inf]
+        return {
+            "stops-early": [n for n in range(1, self.most + 1) if totals[n] <= min(totals[n - 1], totals[n + 1])],
+            "failures": [self.best(lambda n, lost=lost: self.total(n, lost=lost)) for lost in losses],
+            "fastest": [self.best(self.hours)],
+            "rent-of-one": [self.best(lambda n: self.total(n, price=1 / n))],
+            "cheapest": [self.best(lambda n: self.total(n, worth=0))],
+        }
 
 
 def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
@@ -61,35 +82,26 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
             raise TypeError
     except TypeError:
         raise failure("wrong-type", "even-not-a-count", case, got=repr(got)[:20]) from None
-    got, best = int(got), case.best(case.total)
+    got, totals = int(got), case.totals()
     if got == 0:
         raise failure("todo", "even-nothing", case)
     if not 1 <= got <= case.most:
         raise failure("out-of-range", "even-out-of-range", case, got=got, most=case.most)
-    if case.total(got) > case.total(best) * (1 + NEAR):
-        here, least = unlike(case.total(got), case.total(best), digits=6)
-        raise failure(mistake_of(case, got), "even-more", case, got=got, here=here, best=least)
+    here, best = totals[got - 1], min(totals)
+    if here > best * (1 + NEAR):
+        shown = unlike(here, best, digits=6)
+        raise failure(mistake_of(case, got), "even-more", case, got=got, here=shown[0], best=shown[1])
     return {
         "n": str(got),
-        "rent": f"{got * case.price * case.total(got) / (got * case.price + case.worth):.4g}",
-        "total": f"{case.total(got):.4g}",
-        "alone": f"{case.total(1):.4g}",
+        "rent": f"{got * case.price * here / (got * case.price + case.worth):.4g}",
+        "total": f"{here:.4g}",
+        "alone": f"{totals[0]:.4g}",
     }
 
 
 def mistake_of(case: EvenCase, got: int) -> str:
     """Return which thought leads to a wrong number, if one is known."""
-    one = 2 * case.save / case.life  # 2δ/M of a single machine
-    losses = (lambda x: 0, lambda x: x, lambda x: math.sqrt(x / 2), lambda x: math.sqrt(one))  # none, no root, no 2
-    totals = [math.inf, *(case.total(n) for n in range(1, case.most + 1)), math.inf]
-    thoughts = {
-        "stops-early": [n for n in range(1, case.most + 1) if totals[n] <= min(totals[n - 1], totals[n + 1])],
-        "failures": [case.best(lambda n, lost=lost: case.total(n, lost=lost)) for lost in losses],
-        "fastest": [case.best(case.hours)],
-        "rent-of-one": [case.best(lambda n: case.total(n, price=1 / n))],
-        "cheapest": [case.best(lambda n: case.total(n, worth=0))],
-    }
-    return next((name for name, numbers in thoughts.items() if got in numbers), "differs")
+    return next((name for name, numbers in case.thoughts().items() if got in numbers), "differs")
 
 
 CASES = (

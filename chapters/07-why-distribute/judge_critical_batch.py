@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import Failure, call, failure, number, unlike
+from d2lps.notebook.grading import Failure, call, failure, number, sealed, unlike
 
 NEAR = 1e-9
 
@@ -30,6 +30,7 @@ class BatchCase:
         return self.fewest + self.slope / batch
 
     @property
+    @sealed
     def right(self) -> float:
         """The least batch, or infinity."""
         room = self.steps - self.fewest

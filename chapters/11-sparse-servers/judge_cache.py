@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 
-from d2lps.notebook.grading import call, failure
+from d2lps.notebook.grading import call, failure, sealed, withheld
 from d2lps.train import recommender
 
 
@@ -18,6 +18,7 @@ class CacheCase:
     size: int
 
 
+@withheld
 def hits(ids: tuple[int, ...], size: int, renew: bool = True, newest: bool = False) -> int:
     """Return the hits of LRU; without ``renew`` of FIFO; ``newest``: the last one that came is let go of."""
     kept: OrderedDict = OrderedDict()
@@ -37,7 +38,7 @@ def hits(ids: tuple[int, ...], size: int, renew: bool = True, newest: bool = Fal
 
 def judge(case: CacheCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
-    result, right = call(case, answer, list(case.ids), case.size), hits(case.ids, case.size)
+    result, right = call(case, answer, list(case.ids), case.size), right_hits(case)
     try:
         got = index(result if not isinstance(result, bool) else "")
     except TypeError:
@@ -53,6 +54,12 @@ def _most_popular(case: CacheCase) -> int:
     return sum(count for _, count in Counter(case.ids).most_common(case.size))
 
 
+@sealed
+def right_hits(case: CacheCase) -> int:
+    return hits(case.ids, case.size)
+
+
+@sealed
 def _wrong(case: CacheCase) -> dict[str, tuple[int, ...]]:
     """Return the numbers that each mistake leads to; the first that fits names it."""
     ids, size = case.ids, case.size

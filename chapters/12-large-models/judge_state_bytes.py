@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from d2lps.notebook.grading import call, failure, number, size_text, unlike
+from d2lps.notebook.grading import call, failure, number, sealed, size_text, unlike, withheld
 
 KINDS = (2, 2, 12)  # bytes per parameter of weights, gradients and state
 FROM = (3, 2, 1)  # the stage that divides each
@@ -22,6 +22,7 @@ class BytesCase:
     def label(self) -> str:
         return f"n = {self.ranks}, params = {self.params}, stage = {self.stage}"
 
+    @withheld
     def bytes(self, kinds: tuple = KINDS, since: tuple = FROM, part: float | None = None) -> float:
         """Return the bytes if each kind is divided from a stage on; ``part`` is the part of a rank."""
         own = -(-self.params // self.ranks) if part is None else part
@@ -29,9 +30,15 @@ class BytesCase:
         return sum(size * (own if self.stage >= first else self.params) for size, first in sizes)
 
 
+@sealed
+def of_stages(case: BytesCase) -> list[float]:
+    """Return the bytes in the stages 0 to 3."""
+    return [BytesCase(case.params, case.ranks, stage).bytes() for stage in range(4)]
+
+
 def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
-    got, right = call(case, answer, case.params, case.ranks, case.stage), case.bytes()
+    got, right = call(case, answer, case.params, case.ranks, case.stage), of_stages(case)[case.stage]
     try:
         got = number(got)
     except TypeError:
@@ -42,16 +49,27 @@ def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
     if got != right:
         shown = unlike(got, right, digits=12)
         raise failure(_mistake(case, got), "state-wrong", case, got=shown[0], right=shown[1])
-    rest = [size_text(BytesCase(case.params, case.ranks, stage).bytes()) for stage in range(4)]
-    return {"all": ", ".join(rest)}
+    return {"all": ", ".join(map(size_text, of_stages(case)))}
 
 
 def _mistake(case: BytesCase, got: float) -> str:
     """Return the name of the first mistake that leads to this number."""
+    right = of_stages(case)[case.stage]  # what is not whole, and so next to it, is no such mistake
+    near = (
+        name
+        for name, values in _wrong(case).items()
+        if any(value != right and abs(got - value) <= 1e-9 * value for value in values)
+    )
+    return next(near, "differs")
+
+
+@sealed
+def _wrong(case: BytesCase) -> dict[str, list[float]]:
+    """Return the numbers that each mistake leads to; the first that fits names it."""
     finer = [(since, case.bytes((2, 2, 4, 8), since)) for since in product(range(1, 5), repeat=4)]
     late = [value for since, value in finer if all(map(int.__ge__, since, (3, 2, 1, 1)))]
     all_float32 = {"all-float32": [case.bytes((4, 4, 8)), case.bytes((4, 4, 12))]}
-    wrong = {
+    return {
         "no-copy": [case.bytes((2, 2, 8))],
         # In stage 1 a 32-bit copy that is kept whole takes as much, but such an answer has failed before, in stage 3.
         **(all_float32 if case.stage < 2 else {}),
@@ -61,10 +79,6 @@ def _mistake(case: BytesCase, got: float) -> str:
         "early": [value for since, value in finer if all(map(int.__le__, since, (3, 2, 1, 1)))],
         "all-ranks": [case.ranks * case.bytes()],
     }
-    # What is not whole, and so next to the right number, is no such mistake.
-    wrong = {name: {*values} - {case.bytes()} for name, values in wrong.items()}
-    near = (name for name, values in wrong.items() if any(abs(got - value) <= 1e-9 * value for value in values))
-    return next(near, "differs")
 
 
 # Stage 3 comes first, with parts that are not equal: so an answer that keeps a kind whole for too long, or adds up all

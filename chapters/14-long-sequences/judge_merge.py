@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import call, failure, unlike
+from d2lps.notebook.grading import call, failure, sealed, unlike
 from d2lps.units import show_error
 
 SIZE = 3
@@ -38,7 +38,12 @@ class PartsCase:
     @cached_property
     def right(self) -> tuple[Tensor, Tensor]:
         """The output and the logarithm of the sum over all keys, computed at once."""
-        return self._attend(slice(None))
+        o, log_sum = self._written()
+        return torch.tensor(o).reshape(-1, SIZE), torch.tensor(log_sum)
+
+    @sealed
+    def _written(self) -> tuple[list, list]:
+        return tuple(each.tolist() for each in self._attend(slice(None)))
 
     @property
     def _cuts(self) -> list[slice]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from d2lps.notebook.grading import call, failure, number, size_text, unlike
+from d2lps.notebook.grading import call, failure, number, sealed, size_text, unlike, withheld
 
 WAYS = ("gather", "ring", "heads")
 
@@ -23,6 +23,7 @@ class ShapeCase:
     def label(self) -> str:
         return f"n = {self.n}, tokens = {self.tokens}, heads = {self.heads}, groups = {self.groups}"
 
+    @withheld
     def ways(self, stays: bool = False, **changed: float) -> dict[str, tuple[float, float] | None]:
         """Return way → (bytes sent, bytes of keys and values kept); ``changed`` does one thing in another way.
 
@@ -44,10 +45,15 @@ class ShapeCase:
         }
 
 
+@sealed
+def right_ways(case: ShapeCase) -> dict[str, tuple[float, float] | None]:
+    return case.ways()
+
+
 def judge(case: ShapeCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
     arguments = case.tokens, case.n, case.heads, case.groups, case.size, case.itemsize
-    got, right = _table(case, call(case, answer, *arguments)), case.ways()
+    got, right = _table(case, call(case, answer, *arguments)), right_ways(case)
     for way in WAYS:
         if (got[way] is None) != (right[way] is None):
             sentence = "which-none" if got[way] is None else "which-possible"
@@ -83,6 +89,18 @@ def _table(case: ShapeCase, got: object) -> dict[str, tuple[float, float] | None
 
 def _mistake(case: ShapeCase, way: str, i: int, got: float) -> str:
     """Return the name of the first mistake that leads to this number."""
+    right = right_ways(case)[way][i]
+    for mistake, tables in _wrong(case).items():
+        for table in tables:
+            value = table[way][i]
+            if value != right and abs(got - value) <= 1e-9 * value:
+                return mistake
+    return "differs"
+
+
+@sealed
+def _wrong(case: ShapeCase) -> dict[str, list[dict]]:
+    """Return the tables that each mistake leads to; the first that fits names it."""
     wrong = {
         "own-part": [{"stays": True}],
         "keys-only": [{"both": 1}],
@@ -91,13 +109,7 @@ def _mistake(case: ShapeCase, way: str, i: int, got: float) -> str:
         "few-groups": [{"least": 0}, {"least": case.groups}],
         "ring-memory": [{"blocks": blocks} for blocks in (1, 2, 3, case.n)],
     }
-    right = case.ways()[way][i]
-    for mistake, changes in wrong.items():
-        for change in changes:
-            value = case.ways(**change)[way][i]
-            if value != right and abs(got - value) <= 1e-9 * value:
-                return mistake
-    return "differs"
+    return {mistake: [case.ways(**change) for change in changes] for mistake, changes in wrong.items()}
 
 
 CASES = (

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import call, failure, in_turns, number, unlike
+from d2lps.notebook.grading import call, failure, in_turns, number, sealed, unlike
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class GridCase:
         return math.fsum(part.double().square().sum().item() / (count if once else 1) for part, count in pairs)
 
     @property
+    @sealed
     def right(self) -> float:
         return math.sqrt(math.fsum(map(self.squares, range(self.stages * self.tensor))))
 

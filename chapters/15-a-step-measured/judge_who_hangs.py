@@ -26,10 +26,6 @@ class HangCase:
         return f"n = {self.ranks}, calls = {len(self.calls)}, logs {self.name}"
 
     @property
-    def right(self) -> tuple[int, int, str] | None:
-        return (self.rank, self.place, self.kind) if self.kind else None
-
-    @property
     def logs(self) -> list[Log]:
         logs, i = [[*self.calls] for _ in range(self.ranks)], self.place
         odd = logs[self.rank]
@@ -46,12 +42,12 @@ def judge(case: HangCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
     got = call(case, answer, case.logs, none=True)
     if got is None or _nothing(got):
-        if case.right is not None:
+        if case.kind:
             begun = got is None or case is not CASES[0]  # the stub returns three times None
             raise failure("gives-up" if begun else "todo", "hangs-none", case)
         return {}
     rank, place, kind = _three(case, got)
-    if case.right is None:
+    if not case.kind:
         raise failure("nothing-wrong", "hangs-alike", case, rank=rank)
     sizes = [len(log) for log in case.logs]
     if rank != case.rank:

@@ -17,6 +17,10 @@ from d2lps.notebook.grading.course import ExerciseError, choice, chosen
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
 
+OFFERED = re.compile(
+    r"""[.;。；] ?[^.;。；\n]*`d2lps\.solution\("[\w-]+"\)`([.。])"""
+)  # the end of a sentence offers a solution
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -65,8 +69,8 @@ def number_of(slug: str) -> str:
 class Book:
     """The folders under one root: ``chapters/``, ``img/``, ``d2lps/messages/``, ``workspace/``.
 
-    Its chapters and exercises are those that ``D2LPS_TOC`` chooses. Without ``solutions`` it has neither these nor the
-    last hint of each exercise.
+    Its chapters and exercises are those that ``D2LPS_TOC`` chooses. Without ``solutions`` it has neither these, nor
+    sentences that offer them, nor the last hint of each exercise.
     """
 
     def __init__(self, root: Path | str | None = None, solutions: bool = True):
@@ -202,6 +206,7 @@ class Book:
             exercises = {id: table for id, table in exercises.items() if id in ids}
         if not self.solutions:
             exercises = {id: table | {"hints": table["hints"][:-1]} for id, table in exercises.items()}
+            sources = {name: OFFERED.sub(r"\1", source) for name, source in sources.items()}
         lesson = sources.pop("lesson.py")
         texts = {name.removesuffix(".md"): read_text(source, name) for name, source in sources.items()}
         return Chapter(slug, lesson, read_cells(lesson), texts, exercises, predictions)

@@ -1,16 +1,17 @@
 """Grade a class of notebooks, and write a report for its teacher.
 
-Each subfolder of FOLDER is a learner, and so is each notebook or zip directly in FOLDER; files that Canvas or Moodle
-has named are sorted by learner. Nothing in FOLDER is changed. The report goes into the folder ``report`` beside FOLDER,
-or into that of ``--out``: class.html to read, class.csv for a spreadsheet, class.json for programs, gradebook.csv for
-Canvas or Moodle, and in ``learners`` a page for each learner.
+Each subfolder of FOLDER is a learner, and so is each notebook or zip directly in FOLDER; files that Canvas, Moodle or
+Brightspace has named are sorted by learner, and FOLDER may be the zip of the whole class. Nothing in FOLDER is changed.
+The report goes into the folder ``report`` beside FOLDER, or into that of ``--out``: class.html to read, class.csv for a
+spreadsheet, class.json for programs, gradebook.csv for Canvas or Moodle, in ``learners`` a page for each learner, and
+all pages in feedback.zip, with the names of the download.
 
 ``python -m course.classes gradescope`` grades the notebooks of one learner in a container of Gradescope, and writes
 results.json.
 
-The exit status is 0 if every notebook was graded; 1 if a notebook could not be read or graded to the end, or a learner
-has none (the report names it); and 2 if nothing could be graded, because FOLDER does not exist or has no notebook, the
-course is not beside the package, or the report cannot be written.
+The exit status is 0 if all work was graded; 1 if a notebook could not be read or graded to the end, or a learner has
+handed in other files only (the report names them); and 2 if nothing could be graded, because FOLDER does not exist or
+has no notebook, the course is not beside the package, or the report cannot be written.
 """
 
 import argparse
@@ -43,7 +44,9 @@ def main(arguments: list[str]) -> int:
     out = options.out or options.folder.absolute().parent / "report"
     try:
         variants()  # refused before anything is graded
-        points = None if options.exercises is None else gradebook.points(options.exercises)
+        points = None if options.chapters is None else gradebook.required(options.chapters.split(","))
+        if options.exercises is not None:
+            points = (points or {}) | gradebook.points(options.exercises)
         roster = options.roster and gradebook.Roster.read(options.roster)
         times = options.handed_in and gradebook.HandInTimes.read(options.handed_in)
         with tempfile.TemporaryDirectory() as unpacked:
@@ -58,13 +61,14 @@ def main(arguments: list[str]) -> int:
         folder = handed_in.printable(options.folder.resolve().name)
         spoken = next((result["book"]["language"] for result in results if result["book"]["language"]), language())
         own = (options.language or spoken) if alone else language()
-        class_report = only(own, lambda: report.report(own, folder, results, points))
+        class_report = only(own, lambda: report.report(own, folder, results, points, roster, options.only_calls))
         if alone:
             files = {"results.json": only(own, lambda: gradebook.as_results(class_report))}
         else:
             files = {"class.csv": class_report.as_csv(), "class.json": class_report.as_json()}
             files |= {"class.html": class_report.as_page(), "gradebook.csv": gradebook.as_csv(class_report, roster)}
-            files |= report.feedbacks(language(), folder, results, points)
+            pages = report.feedbacks(language(), folder, results, points, options.only_calls)
+            files |= pages | {"feedback.zip": report.packed(results, pages.values())}
         report.write(out, files)
     except (ExerciseError, gradebook.GradebookError) as error:
         return _refused(str(error))
@@ -87,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="notebooks graded at a time")
     parser.add_argument("--seconds", type=_positive, default=10, help="processor seconds for an answer (default: 10)")
     parser.add_argument("--memory", type=_positive, default=1024, help="MiB for an answer (default: 1024)")
+    parser.add_argument("--chapters", metavar="01,02", help="those that count (default: what most have handed in)")
     parser.add_argument("--exercises", metavar="A=2,B=3", help="points (default: 1 for each required exercise)")
+    parser.add_argument("--only-calls", type=_part, default=1.0, metavar="0.5", help="what calls of the package count")
     parser.add_argument("--names", type=_names, metavar="REGEX", help="finds (?P<name>…) and (?P<id>…) in a path")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="the learners of the gradebook, with its columns")
     parser.add_argument("--due", type=datetime.fromisoformat, metavar="TIME", help="such as 2026-12-01T23:59")
@@ -103,6 +109,16 @@ def _names(argument: str) -> re.Pattern:
     if not {"name", "id"} & pattern.groupindex.keys():
         raise argparse.ArgumentTypeError(f"{argument!r} has neither (?P<name>…) nor (?P<id>…)")
     return pattern
+
+
+def _part(argument: str) -> float:
+    try:
+        part = float(argument)
+    except ValueError:
+        part = -1
+    if not 0 <= part <= 1:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a number from 0 to 1")
+    return part
 
 
 def _positive(argument: str) -> int:

@@ -6,17 +6,19 @@ import json
 import math
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
-from d2lps.notebook.grading.course import texts_of
+from d2lps.notebook.grading.course import ExerciseError, all_texts, number, texts_of
 
 CANVAS = ("Student", "ID", "Section")  # what Canvas asks for; other columns of its export are between ID and Section
 TIMES = ("time", "last modified (submission)")  # columns with the time of a hand-in; the second is Moodle's
 FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # of Moodle's grading worksheet in English
+MOODLE_ID = "Identifier"  # a column of Moodle's grading worksheet, with "Participant 4711"
 NOBODY = ("points possible", "student, test")  # rows of Canvas's export that are no learners, in small letters
 
 
@@ -42,6 +44,16 @@ def points(argument: str) -> dict[str, float]:
         if not 0 <= value < math.inf:
             raise GradebookError("no-points", part=part)
     return chosen
+
+
+def required(chapters: Iterable[str]) -> dict[str, float]:
+    """Return exercise → 1 point for the required exercises of chapters, given as numbers. Raises ExerciseError."""
+    wanted, there = {number(chapter.strip()) for chapter in chapters}, {}
+    for id, texts in all_texts().items():
+        there.setdefault(number(texts.folder.name), []).extend([] if texts.optional else [id])
+    if unknown := sorted(wanted - there.keys()):
+        raise ExerciseError("no-chapter", chapter=repr(unknown[0]), chapters=", ".join(there))
+    return {id: 1.0 for chapter in there if chapter in wanted for id in there[chapter]}
 
 
 @dataclass
@@ -76,6 +88,14 @@ class Roster:
             if len(found) == 1:
                 return found[0]
         return None
+
+    def absent(self, report) -> list[str]:
+        """Return the names of those who are no learner of a report."""
+        there = {self.of(learner, summary["id"]) for learner, summary in report.learners.items()}
+        parts = 2 if all("name" in column.casefold() for column in self.columns[:2]) else 1  # first and last name
+        start = next((at for at, column in enumerate(self.columns) if "name" in column.casefold()), 0)
+        names = [" ".join(row[start : start + parts]) for row in self.rows]
+        return [name for at, name in enumerate(names) if at not in there]
 
 
 class HandInTimes(Roster):
@@ -129,17 +149,22 @@ def as_csv(report, roster: Roster | None = None) -> str:
     who are not in the roster follow those who are.
     """
     roster = roster or Roster()
-    rows, people = [*roster.rows], [[] for _ in roster.rows]
+    columns, rows, people = [*roster.columns], [*roster.rows], [[] for _ in roster.rows]
+    strangers = [one["id"] for learner, one in report.learners.items() if roster.of(learner, one["id"]) is None]
+    if any(strangers) and not {"ID", MOODLE_ID} & {*columns}:
+        columns, rows = [*columns, MOODLE_ID], [[*row, ""] for row in rows]
     for learner, summary in report.learners.items():
         number = roster.of(learner, summary["id"])
         if number is None:
-            known = {roster.columns[0]: learner, "ID": summary["id"]}
-            rows.append([known.get(column, "") for column in roster.columns])
+            id = summary["id"]
+            name = next((column for column in columns if "name" in column.casefold()), columns[0])
+            known = {name: learner, "ID": id, MOODLE_ID: f"Participant {id}" if id else ""}
+            rows.append([known.get(column, "") for column in columns])
             people.append([])
         people[len(rows) - 1 if number is None else number].append(summary)
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\r\n")
-    lines.writerow([*roster.columns, *report.points, "Total", "Days late"])
+    lines.writerow([*columns, *report.points, "Total", "Days late"])
     for row, theirs in zip(rows, people, strict=True):
         scores = {id: [one["scores"][id] for one in theirs if id in one["scores"]] for id in report.points}
         best = {id: max(found) for id, found in scores.items() if found}
@@ -170,7 +195,7 @@ def as_results(report) -> str:
         for id, points in report.points.items():
             row, score = rows.get(id), summary["scores"].get(id, 0)
             state = text(f"grade.state.{row['state'] if row else 'missing'}")
-            said = [row["sentence"], row["hint"], *row["notes"]] if row and not score else []
+            said = [row["sentence"], row["hint"], *row["notes"]] if row and score < points else []
             hidden += [f"{id}: {note}" for note in (row["look"] if row else [])]
             test = {"name": texts_of(id).title, "number": id, "score": score, "max_score": points}
             tests.append(test | {"output": "\n".join(filter(None, [state, *said]))})

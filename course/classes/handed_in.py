@@ -1,6 +1,7 @@
 """The files of a class: which learner handed in what, and when. They are read, never changed.
 
-A learner is an entry in the folder of the class; what Canvas or Moodle has named after one person belongs together.
+A learner is an entry in the folder of the class; what Canvas, Moodle or Brightspace has named after one person belongs
+together, also in a zip of the whole class.
 """
 
 import math
@@ -17,10 +18,18 @@ from pathlib import Path
 
 LARGEST = 512 << 20  # bytes of a notebook, and of all that a zip has unpacked; a notebook with its pictures has 6 MiB
 MOST = 1000  # files unpacked from a zip
-SUFFIX = ".ipynb"
+WHOLE = 100  # times as many of both in a zip of a whole class
+NOTEBOOK = re.compile(r"\.ipynb(\.json|\.txt)?$", re.I)  # some browsers add a second ending
 LISTED_FILES = 5  # other files named in a note
-CANVAS = re.compile(r"(?P<name>[^_/]+)_(?P<late>LATE_)?(?P<id>[1-9]\d+)_[1-9]\d+_[^/]+")
-MOODLE = re.compile(r"(?P<name>[^/]+?)_(?P<id>\d+)_assignsubmission_[a-z]+(_.*|/.*)?", re.S)
+LEARNERS = tuple(
+    re.compile(pattern, re.S)
+    for pattern in (
+        r"(?P<back>(?P<late>LATE_)?(?P<name>anon_(?P<id>[^_/]+))_[1-9]\d+_)[^/]+",  # Canvas, anonymous
+        r"(?P<back>(?P<name>[^_/]+)_(?P<late>LATE_)?(?P<id>[1-9]\d+)_[1-9]\d+_)[^/]+",  # Canvas
+        r"(?P<back>(?P<name>[^/]+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?)(.*)",  # Moodle
+        r"(?P<back>\d+-\d+ - (?P<name>[^/]+?) - \w+\.? \d+, \d{4} \d{3,4} [AP]M( - )?)(.*)",  # Brightspace
+    )
+)
 _UNENCODABLE = re.compile("[\ud800-\udfff]")  # bytes of a name that is not UTF-8, and half characters in JSON
 
 
@@ -37,7 +46,8 @@ class Task:
     """A notebook of a learner, or a note in the place of one.
 
     ``home`` is the learner's folder, if any; ``name`` the notebook's path as the report shows it; ``id`` the learner's
-    number in Canvas or Moodle; ``late`` the number of days after the due time, rounded up, or None if it is unknown.
+    number in Canvas or Moodle; ``late`` the number of days after the due time, rounded up, or None if it is unknown;
+    ``back`` the place of a page for the learner in a zip that Canvas, Moodle or Brightspace takes back.
     """
 
     learner: str
@@ -47,6 +57,7 @@ class Task:
     id: str = ""
     late: int | None = None
     note: Note | None = None
+    back: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,19 +79,38 @@ class Sorter:
         >>> Sorter(Path()).who("nguyenlan_LATE_4711_8801_ring-1.ipynb")
         ('nguyenlan', '4711', True)
         """
-        for pattern in (self.names, CANVAS, MOODLE):
-            if pattern and (match := pattern.fullmatch(path)):
-                parts = {name: value or "" for name, value in match.groupdict().items()}
-                name = parts.get("name") or parts.get("id") or path
-                return name, parts.get("id", ""), bool(parts.get("late"))
+        if match := self.match(path):
+            parts = {name: value or "" for name, value in match.groupdict().items()}
+            name = parts.get("name") or parts.get("id") or path
+            return name, parts.get("id", ""), bool(parts.get("late"))
         top = Path(path).parts[0]
-        return (top if top != path or Path(top).suffix not in (SUFFIX, ".zip") else Path(top).stem), "", False
+        return (top if top != path else re.sub(r"(?i)\.zip$", "", NOTEBOOK.sub("", top))), "", False
+
+    def match(self, path: str) -> re.Match | None:
+        """Return how a path names a learner; None if only its folder or file does."""
+        patterns = (self.names, *LEARNERS) if self.names else LEARNERS
+        return next(filter(None, (pattern.fullmatch(path) for pattern in patterns)), None)
+
+    def unpack(self, path: Path, times: int = 1) -> tuple[Path, Note | None]:
+        """Unpack a zip into a new folder; return the folder, and a note if that cannot be done."""
+        place = self.unpacked / str(len([*self.unpacked.iterdir()]))
+        return place, _unpack(path, place, times)
 
     def late(self, name: str, id: str, marked: bool) -> int | None:
         """Return how many days late a learner is, rounded up: at least 1 if marked so; None if that is not known."""
         time = self.handed_in(name, id) if self.due and self.handed_in else None
         days = max(0, math.ceil((time.timestamp() - self.due.timestamp()) / 86400)) if time else None
         return max(days or 0, 1) if marked else days
+
+
+def back(entry: Path) -> str:
+    """Return where a page for a learner belongs in a zip with the names of the download; nothing for other names.
+
+    >>> back(Path("nguyenlan_LATE_4711_8801_ring-1.ipynb"))
+    'nguyenlan_LATE_4711_8801_feedback.html'
+    """
+    match = next(filter(None, (pattern.fullmatch(entry.name) for pattern in LEARNERS)), None)
+    return (f"{entry.name}/" if entry.is_dir() else match["back"]) + "feedback.html" if match else ""
 
 
 def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) -> list[Task]:
@@ -91,11 +121,11 @@ def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) ->
     """
     if alone:
         return _files(folder, folder, folder.name, "", sorter)
-    if folder.is_file():
-        folder, entries = folder.parent, [folder]
-    else:
-        entries = [entry for entry in sorted(folder.iterdir()) if not (out and within(entry, out))]
-    tasks = [task for entry in entries if entry.name[0] != "." for task in _tasks(entry, folder, sorter)]
+    tasks = [task for entry in _entries(folder, out, sorter) for task in _tasks(entry, entry.parent, sorter)]
+    notebooks = {(task.learner, task.id) for task in tasks if task.name}
+    for number, task in enumerate(tasks):  # a text beside the notebook in Moodle, or another upload in Canvas
+        if task.note and task.note.key == "no-notebooks" and (task.learner, task.id) in notebooks:
+            tasks[number] = replace(task, note=replace(task.note, key="beside"))
     if others := [task.path.name for task in tasks if not task.learner]:
         tasks = [*(task for task in tasks if task.learner), Task("", folder, note=_beside(others))]
     if sorter.due and all(task.late is None for task in tasks):
@@ -110,17 +140,59 @@ def find(folder: Path, out: Path | None, sorter: Sorter, alone: bool = False) ->
     return tasks
 
 
+def _entries(folder: Path, out: Path | None, sorter: Sorter) -> list[Path]:
+    """Return the learners' folders and files in a folder or a zip; a zip of a whole class is unpacked."""
+    if folder.is_dir():
+        entries = [entry for entry in _visible(folder) if not (out and within(entry, out))]
+        return [inner for entry in entries for inner in (_opened(entry, sorter) or [entry])]
+    return _opened(folder, sorter, given=True) or [folder]
+
+
+def _opened(path: Path, sorter: Sorter, given: bool = False) -> list[Path]:
+    """Return what is in a zip of a whole class; nothing if this is none, or cannot be unpacked.
+
+    A zip is that of a class if it is ``given`` in the place of a folder, or has files or folders named after learners.
+    """
+    if not _is_zip(path) or path.is_symlink() or sorter.match(path.name):
+        return []
+    try:
+        with zipfile.ZipFile(path if path.is_file() else "") as file:
+            names = file.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return []
+    if not given and not any(sorter.match(part) for name in names for part in name.split("/")[:2]):
+        return []
+    place, note = sorter.unpack(path, WHOLE)
+    entries = [] if note else _visible(place)
+    while len(entries) == 1 and entries[0].is_dir() and not sorter.match(entries[0].name):  # a folder around the class
+        inner = _visible(entries[0])
+        if not inner or any(NOTEBOOK.search(each.name) and not sorter.match(each.name) for each in inner):
+            break
+        entries = inner
+    return entries
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [entry for entry in sorted(folder.iterdir()) if entry.name[0] != "." and entry.name != "__MACOSX"]
+
+
+def _is_zip(path: Path) -> bool:
+    return path.suffix.lower() == ".zip"
+
+
 def _tasks(entry: Path, folder: Path, sorter: Sorter) -> Iterator[Task]:
     """Yield what one entry of the folder of the class contains; other files than a learner's have no learner."""
     name, id, marked = sorter.who(entry.name)
     if entry.is_symlink():
         yield Task(name, entry, id=id, note=Note("link", {"file": printable(entry.name)}))
-    elif entry.is_dir() or entry.suffix == ".zip":
+    elif entry.is_dir() or _is_zip(entry):
         yield from _files(entry, folder, name, id, sorter)
-    elif entry.suffix == SUFFIX:
-        yield Task(name, entry, None, entry.name, id, sorter.late(name, id, marked))
-    elif id:
-        yield Task(name, entry, None, "", id, note=Note("no-notebooks", {"files": printable(entry.name)}))
+    elif NOTEBOOK.search(entry.name):
+        yield Task(name, entry, None, entry.name, id, sorter.late(name, id, marked), back=back(entry))
+    elif sorter.match(entry.name):
+        yield Task(
+            name, entry, None, "", id, back=back(entry), note=Note("no-notebooks", {"files": printable(entry.name)})
+        )
     else:
         yield Task("", entry)
 
@@ -131,26 +203,25 @@ def _files(entry: Path, folder: Path, name: str, id: str, sorter: Sorter) -> lis
     for path in [*_below(entry)] if entry.is_dir() else [entry]:
         shown = str(path.relative_to(folder))
         name, id, marked = sorter.who(shown) if sorter.names else (name, id, sorter.who(entry.name)[2])
-        task = Task(name, path, entry, shown, id, sorter.late(name, id, marked))
+        task = Task(name, path, entry, shown, id, sorter.late(name, id, marked), back=back(entry))
         if not within(path, entry):
             tasks.append(replace(task, name="", note=Note("link", {"file": printable(shown)})))
-        elif path.suffix == ".zip":
-            place = sorter.unpacked / str(len([*sorter.unpacked.iterdir()]))
-            note = _unpack(path, place)
+        elif _is_zip(path):
+            place, note = sorter.unpack(path)
             tasks += [replace(task, name="", note=note)] if note else []
             for inner in () if note else _below(place):
                 inside = f"{shown}/{inner.relative_to(place)}"
-                if inner.suffix == SUFFIX:
+                if NOTEBOOK.search(inner.name):
                     tasks.append(replace(task, path=inner, home=place, name=inside))
                 else:
                     others.append(inside)
-        elif path.suffix == SUFFIX:
+        elif NOTEBOOK.search(path.name):
             tasks.append(task)
         else:
             others.append(str(path.relative_to(entry)))
     if others or not tasks:
         note = _beside(others, "beside" if tasks else "no-notebooks") if others else Note("empty")
-        tasks.append(Task(name, entry, entry, "", id, note=note))
+        tasks.append(Task(name, entry, entry, "", id, note=note, back=back(entry)))
     return tasks
 
 
@@ -172,13 +243,13 @@ def _beside(files: list[str], key: str = "beside") -> Note:
     return Note(key, {"files": listed})
 
 
-def _unpack(path: Path, place: Path) -> Note | None:
+def _unpack(path: Path, place: Path, times: int) -> Note | None:
     """Unpack the files of a zip into a new folder; return a note if that cannot be done."""
     place.mkdir()
     try:
         with zipfile.ZipFile(path if path.is_file() else "") as file:
             size = sum(info.file_size for info in file.infolist())
-            if len(file.infolist()) > MOST or size > LARGEST:
+            if len(file.infolist()) > times * MOST or size > times * LARGEST:
                 return Note("huge", {"size": f"{size >> 20} MiB"})
             file.extractall(place)
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError):

@@ -66,6 +66,7 @@ class Row:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     look: list[str] = field(default_factory=list)  # notes for the teacher alone
+    only_calls: bool = False  # whether it does nothing but call a function of the package
     same: str = ""  # that of equal answers is equal
 
 
@@ -175,12 +176,16 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
             trial.seconds += row.seconds
-            row = trial if STATES.index(trial.state) < STATES.index(row.state) else replace(row, seconds=trial.seconds)
-            if row.state == SOLVED:
+            row = trial if _rank(trial) < _rank(row) else replace(row, seconds=trial.seconds)
+            if row.state == SOLVED and not row.only_calls:
                 break
         row.seconds = round(row.seconds + time.process_time() - start, 2)
         rows.append(row)
     return rows, missing
+
+
+def _rank(row: Row) -> tuple[int, bool]:
+    return STATES.index(row.state), row.only_calls
 
 
 def _took_too_long() -> None:
@@ -214,7 +219,7 @@ def _judge_one(
         return
     with suppress(RecursionError):
         key, row.same = alike.marks(texts, answer, notebook_cells, lesson, notebook_cells.index(cell))
-        row.look = [text(f"grade.note.{key}")] if key else []
+        row.look, row.only_calls = [text(f"grade.note.{key}")] if key else [], key == "only-calls"
     row.notes += [text("grade.note.command", command=command) for command in slices.not_run(cells)]
     running, gone = Running(nurseries, cells, answer, limits), None
     try:

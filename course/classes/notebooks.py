@@ -11,12 +11,20 @@ from course.book.lesson import SPEAK, read_cells
 from course.classes import sandbox, slices
 from course.classes.handed_in import LARGEST, Note, Task, within
 from course.classes.slices import Cell
-from d2lps.notebook.grading.course import Texts, all_texts, every_text
+from d2lps.notebook.grading.course import Texts, all_texts, every_text, number
 from d2lps.notebook.kept import NAME
 
 PREFIX = "exercise-"
 LARGE = 64 << 20  # bytes of a notebook that is graded without its outputs
-HARMLESS = ("beside", "unknown-exercise", "late", "no-times", "large")  # notes on notebooks that were graded
+HARMLESS = (
+    "beside",
+    "empty",
+    "other-chapter",
+    "unknown-exercise",
+    "late",
+    "no-times",
+    "large",
+)  # no work is left ungraded
 
 
 @dataclass
@@ -86,13 +94,16 @@ def read(task: Task) -> Notebook:
     texts = all_texts()
     book.cells = [slices.cell(_name(cell, number), cell["source"]) for number, cell in enumerate(cells, 1)]
     checks = [_checked(cell.body) for cell in book.cells]
-    book.chapter, book.language = _chapter(cells, checks, texts), _language(cells)
+    book.chapter, book.language = _chapter(cells, checks, every_text()), _language(cells)
     unknown = {id for check in checks for id in check} - texts.keys()
     unknown |= {cell["id"].removeprefix(PREFIX) for cell in cells if cell["id"].startswith(PREFIX)} - texts.keys()
     unknown -= every_text().keys()  # the teacher has not chosen these
     book.notes += [Note("unknown-exercise", {"id": id}) for id in sorted(unknown)[:9]]
     if not book.chapter:
         book.notes.append(Note("no-chapter"))
+        return book
+    if book.chapter not in {entry.folder.name for entry in texts.values()}:
+        book.notes.append(Note("other-chapter", {"chapter": number(book.chapter)}))
         return book
     chapter_texts = {id: entry for id, entry in texts.items() if entry.folder.name == book.chapter}
     places = [parent for parent in path.parents if home and parent.is_relative_to(home)]

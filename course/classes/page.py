@@ -72,13 +72,25 @@ def _state(state: str) -> str:
 
 
 def _look(report, learners: dict[str, dict]) -> str:
-    """Return a box with all notes, each after the name of its learner."""
-    items = [escape(note["note"]) for note in report.notes("")]
-    for number, (learner, rows) in enumerate(report.best.items(), 1):
-        notes = [(note["notebook"], note["note"]) for note in learners[learner]["notes"]]
-        notes += [(id, note) for id, row in rows.items() for note in _odd(row)]
-        link = f'<a href="#learner-{number}">{escape(learner)}</a>'
-        items += [f"{link}{f', {escape(where)}' if where else ''}: {escape(note)}" for where, note in notes]
+    """Return a box with all notes: equal answers first, then each note with its learners, and who is late last."""
+    links = {name: f'<a href="#learner-{number}">{escape(name)}</a>' for number, name in enumerate(learners, 1)}
+    items = [escape(remark) for remark in (*report.remarks, *(note["note"] for note in report.notes("")))]
+    copies, noted, late = {}, {}, {}
+    late_by = {text("grade.note.late", days=book["late"]) for book in report.books if book["late"]}
+    for learner, rows in report.best.items():
+        for note in learners[learner]["notes"]:
+            where = f"{links[learner]}{', ' if note['notebook'] else ''}{escape(note['notebook'])}"
+            (late if note["note"] in late_by else noted).setdefault(note["note"], []).append(where)
+        for id, row in rows.items():
+            if row["copies"] and row["state"] != "missing":
+                copies.setdefault((id, *sorted([learner, *row["copies"]])), []).append(links[learner])
+            alike = text("grade.note.alike", learners=", ".join(row["copies"]))
+            for note in _odd(row):
+                if note != alike:
+                    noted.setdefault(note, []).append(f"{links[learner]}, {escape(id)}")
+    named = [(text("grade.copies", exercise=group[0]), places) for group, places in copies.items()]
+    named += [*noted.items(), *sorted(late.items())]
+    items += [f"{escape(sentence)} {'; '.join(places)}" for sentence, places in named]
     listed = "".join(f"<li>{item}</li>" for item in items)
     return f'<div class="look"><b>{LOOK} {escape(text("grade.look"))}</b><ul>{listed}</ul></div>' if items else ""
 

@@ -7,18 +7,20 @@ import json
 import os
 import re
 import tempfile
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 
-from course.classes.gradebook import plain
+from course.classes.gradebook import Roster, plain, required
+from course.classes.handed_in import printable
 from course.classes.judging import MISSING, SOLVED, STATES, UNTOUCHED
 from course.classes.page import feedback, page
 from d2lps.messages import only, said, text, unmarked
-from d2lps.notebook.grading.course import CHAPTERS, all_texts, edition, tables
+from d2lps.notebook.grading.course import CHAPTERS, all_texts, choice, edition, number, tables
 
 COLUMNS = (
     "learner", "notebook", "chapter", "exercise", "optional", "state", "mistake", "sentence", "hint", "hints",
@@ -33,7 +35,8 @@ class Report:
     ``language`` is that of all texts, ``folder`` the name of the class, and ``rows`` has one row for each exercise of
     each notebook. ``books`` has learner, notebook, chapter, notes, and whether it was graded, of each notebook; notes
     on a folder have no notebook, and on the folder of the class no learner. ``missing`` has what this machine cannot
-    refuse to answers, and ``points`` the exercises that count.
+    refuse to answers, ``points`` the exercises that count, ``remarks`` sentences on the whole class, and
+    ``only_calls`` the part of the points of an answer that only calls a function of the package.
     """
 
     language: str
@@ -43,6 +46,8 @@ class Report:
     missing: list[str]
     day: str
     points: dict[str, float]
+    remarks: list[str] = field(default_factory=list)
+    only_calls: float = 1.0
 
     @property
     def exercises(self) -> list[str]:
@@ -59,8 +64,8 @@ class Report:
             rows[id] = min(row, rows.get(id, row), key=self._rank)
         return best_rows
 
-    def _rank(self, row: dict) -> tuple[int, int]:
-        return STATES.index(row["state"]), self._late[row["notebook"]] or 0
+    def _rank(self, row: dict) -> tuple[int, bool, int]:
+        return STATES.index(row["state"]), self.only_calls < 1 and row["only_calls"], self._late[row["notebook"]] or 0
 
     @cached_property
     def _late(self) -> dict[str, int | None]:
@@ -82,9 +87,7 @@ class Report:
                 "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
                 "id": books[0]["id"],
-                "scores": {
-                    id: points * (rows[id]["state"] == SOLVED) for id, points in self.points.items() if id in rows
-                },
+                "scores": {id: points * self._part(rows[id]) for id, points in self.points.items() if id in rows},
                 "late": max(
                     (days for days in tried or [book["late"] for book in books] if days is not None), default=None
                 ),
@@ -93,6 +96,10 @@ class Report:
                 "notes": self.notes(learner),
             }
         return summaries
+
+    def _part(self, row: dict) -> float:
+        """Return the part of the points that an answer has."""
+        return (row["state"] == SOLVED) * (self.only_calls if row["only_calls"] else 1)
 
     def notes(self, learner: str) -> list[dict[str, str]]:
         """Return the notes on a learner's notebooks and folder, or for ``""`` on the folder of the class."""
@@ -129,6 +136,7 @@ class Report:
             "edition": edition(),
             "not-shut-out": self.missing,
             "class": self.classwide,
+            "remarks": self.remarks,
             "learners": self.learners,
             "notebooks": self.books,
             "answers": self.rows,
@@ -154,8 +162,18 @@ class Report:
         return page(self, titles)
 
 
-def report(language: str, folder: str, results: list[dict], points: dict[str, float] | None = None) -> Report:
-    """Make the report from the results of the notebooks; by default each required exercise has one point."""
+def report(
+    language: str,
+    folder: str,
+    results: list[dict],
+    points: dict[str, float] | None = None,
+    roster: Roster | None = None,
+    only_calls: float = 1.0,
+) -> Report:
+    """Make the report from the results of the notebooks.
+
+    By default the required exercises of the :func:`chapters_of_most` have one point each.
+    """
     exercises, results = all_texts(), unmarked(results, language)
     rows = [row | {"optional": exercises[row["exercise"]].optional} for result in results for row in result["rows"]]
     equal = defaultdict(set)
@@ -163,23 +181,53 @@ def report(language: str, folder: str, results: list[dict], points: dict[str, fl
         equal[row["exercise"], row["same"]].add(row["learner"])
     for row in rows:
         others = equal[row["exercise"], row["same"]] - {row["learner"]} if row["same"] else ()
+        row["copies"] = sorted(others)
+        if row["only_calls"] and row["state"] == SOLVED and only_calls < 1:
+            row["notes"] = [*row["notes"], text("grade.note.counts-less", share=f"{only_calls:.0%}")]
         row["look"] += [text("grade.note.alike", learners=", ".join(sorted(others)))] if others else []
     missing = sorted({name for result in results for name in result["missing"]})
     day, books = datetime.now().isoformat(" ", "minutes"), [result["book"] for result in results]
-    if points is None:
-        chapters = {row["chapter"] for row in rows}
-        points = {id: 1.0 for id, one in exercises.items() if one.folder.name in chapters and not one.optional}
-    return Report(language, folder, books, rows, missing, day, points)
+    chosen, remarks = points is not None, []
+    chapters = {exercises[id].folder.name for id in points} if chosen else chapters_of_most(rows)
+    for number_of_book, book in enumerate(books):
+        if book["chapter"] and book["chapter"] not in chapters and book["graded"]:
+            stray = text("grade.note.stray", chapter=number(book["chapter"]))
+            books[number_of_book] = book | {"notes": [*book["notes"], stray]}
+    if not chosen:
+        points = required(chapters)
+        others = {row["chapter"] for row in rows} - chapters
+        remarks += [text("grade.counts", chapters=", ".join(sorted(map(number, chapters))))] if others else []
+    found = Report(language, folder, books, rows, missing, day, points, remarks, only_calls)
+    if roster and (absent := roster.absent(found)):
+        remarks.append(text("grade.absent", learners="; ".join(absent)))
+    return found
 
 
-def feedbacks(language: str, folder: str, results: list[dict], points: dict[str, float] | None) -> dict[str, str]:
+def chapters_of_most(rows: list[dict]) -> set[str]:
+    """Return the chapters that at least half of the learners have handed in, or else most of them.
+
+    If a teacher has chosen chapters with ``D2LPS_TOC``, those of them that somebody has handed in.
+    """
+    learners = defaultdict(set)
+    for row in rows:
+        learners[row["chapter"]].add(row["learner"])
+    if choice()[0] is not None:
+        return {*learners}
+    half = len({row["learner"] for row in rows}) / 2
+    enough = min(half, max(map(len, learners.values()), default=0))
+    return {chapter for chapter, those in learners.items() if len(those) >= enough}
+
+
+def feedbacks(
+    language: str, folder: str, results: list[dict], points: dict[str, float] | None, only_calls: float = 1.0
+) -> dict[str, str]:
     """Return the files for learners: each has the language of the learner's last notebook, or else the one given."""
     files, reports = {}, {}
     spoken = {result["book"]["learner"]: result["book"]["language"] for result in results if result["book"]["language"]}
     for learner in dict.fromkeys(result["book"]["learner"] for result in results if result["book"]["learner"]):
         own = spoken.get(learner, language)
         if own not in reports:
-            reports[own] = only(own, partial(report, own, folder, results, points))
+            reports[own] = only(own, partial(report, own, folder, results, points, None, only_calls))
         plain_name = re.sub(r'[\x00-\x1f<>:"/\\|?*]|^\.', "_", learner)[:60]
         names = (f"learners/{plain_name}{f' ({number})' if number > 1 else ''}.html" for number in itertools.count(1))
         name = next(name for name in names if name.casefold() not in map(str.casefold, files))
@@ -187,14 +235,29 @@ def feedbacks(language: str, folder: str, results: list[dict], points: dict[str,
     return files
 
 
-def write(out: Path, files: dict[str, str]) -> list[Path]:
+def packed(results: list[dict], pages: Iterable[str]) -> bytes:
+    """Return a zip with the pages of the learners, in the order of the results, named as Canvas or Moodle reads them.
+
+    A page is named after the learner's first notebook or, without one, after the learner's first file.
+    """
+    places: dict[str, str] = {}
+    for book in sorted((result["book"] for result in results), key=lambda book: not book["notebook"]):
+        places.setdefault(book["learner"], book["back"])
+    learners, file = dict.fromkeys(result["book"]["learner"] for result in results), io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for learner, feedback_page in zip(filter(None, learners), pages, strict=True):
+            archive.writestr(printable(places[learner] or f"{learner}/feedback.html"), feedback_page)
+    return file.getvalue()
+
+
+def write(out: Path, files: dict[str, str | bytes]) -> list[Path]:
     """Write files into a folder, each completely or not at all, and return their paths. Raises OSError."""
     for name, content in files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".", dir=out)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(content)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content if isinstance(content, bytes) else content.encode())
             os.chmod(temporary, 0o644)
             os.replace(temporary, out / name)
         finally:
@@ -215,7 +278,7 @@ def summary(class_report: Report) -> str:
         more = learner_summary["optional"]
         lines.append(text("grade.line", learner=learner, **values, more=more["solved"], of=more["exercises"]))
         lines += [f"    {note['notebook'] or learner}: {note['note']}" for note in learner_summary["notes"]]
-    lines += [note["note"] for note in class_report.notes("")]
+    lines += [*class_report.remarks, *(note["note"] for note in class_report.notes(""))]
     lines += [text(f"grade.open.{name}") for name in class_report.missing]
     return "\n".join(lines)
 

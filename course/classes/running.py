@@ -70,7 +70,7 @@ def _judged(task: Task, nurseries: Nurseries, limits: Limits) -> dict:
 
 def _about(task: Task, notes: list[str]) -> dict:
     about = {"learner": task.learner, "id": task.id, "notebook": task.name, "late": task.late, "notes": notes}
-    return about | {"chapter": "", "language": "", "graded": False}
+    return about | {"back": task.back, "chapter": "", "language": "", "graded": False}
 
 
 def run(

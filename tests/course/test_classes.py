@@ -537,7 +537,8 @@ def test_oddities_come_first_and_names_lead_to_folded_parts():
     html = made_up().as_page()
     box, table = html.partition("<table>")[0], html.partition("<table>")[2].partition("</table>")[0]
     assert "Class report: class 8a" in box and "Notebooks: 1." in box
-    assert "anh</a>, own-gpu: Two cells." in box and "mei</a>: Only bai.docx." in box
+    assert 'Two cells. <a href="#learner-1">anh</a>, own-gpu</li>' in box
+    assert 'Only bai.docx. <a href="#learner-2">mei</a></li>' in box
     assert table.count("⚠") == 2
     for number in (1, 2):
         assert f'href="#learner-{number}"' in table and f'</summary><div id="learner-{number}">' in html

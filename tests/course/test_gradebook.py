@@ -1,7 +1,9 @@
 """File names identify learners, and each learner gets the earned points."""
 
 import csv
+import io
 import json
+import re
 import zipfile
 from dataclasses import asdict
 from datetime import datetime
@@ -11,12 +13,13 @@ import pytest
 from helpers.classes import notebook
 
 from course.classes import gradebook, handed_in, judging, notebooks, report, running
+from course.classes.__main__ import main
 from course.classes.handed_in import Task
 from d2lps.messages import LANGUAGES, text_in
 from d2lps.messages.marked import marked
-from d2lps.notebook.grading.course import ExerciseError
+from d2lps.notebook.grading.course import ExerciseError, texts_of
 
-FIRST = "01-data-parallelism"
+FIRST, RING = "01-data-parallelism", "02-ring"
 EMPTY = json.dumps({"cells": []})
 
 
@@ -80,6 +83,63 @@ def test_a_pattern_finds_names_in_paths(tmp_path):
         "mei": ["ring/s2_mei/a.ipynb"],
         "store": ["store/x/c.ipynb"],
     }
+
+
+@pytest.mark.parametrize("top", ["", "CS101 Lab 1/"])
+@pytest.mark.parametrize("given", ["class", "class/Lab 1-99.zip"])
+def test_zip_of_a_whole_class_is_many_learners(tmp_path, given, top):
+    names = ["Lan Nguyễn_123_assignsubmission_file_/a.ipynb", "Mei Li_9_assignsubmission_file/b/c.ipynb"]
+    names += ["minh_4711_8801_a.ipynb", "minh_LATE_4711_8802_b.ipynb", "__MACOSX/._x"]
+    put(tmp_path / "class", "anh/d.ipynb")
+    zipped(tmp_path / "class" / "Lab 1-99.zip", *(f"{top}{name}" for name in names))
+    learners = {task.learner: task.id for task in found(tmp_path / given) if task.name}
+    others = {"anh": ""} if given == "class" else {}
+    assert learners == {"Lan Nguyễn": "123", "Mei Li": "9", "minh": "4711"} | others
+
+
+def test_zip_with_folders_of_plain_names_is_a_class_if_it_is_given(tmp_path):
+    zipped(tmp_path / "class.zip", "class/anh/1.ipynb", "class/mei/work/1.ipynb", "class/notes.txt")
+    assert by_learner(found(tmp_path / "class.zip")) == {"anh": ["anh/1.ipynb"], "mei": ["mei/work/1.ipynb"], "": []}
+
+
+def test_zip_of_one_learner_stays_that_learners(tmp_path):
+    zipped(tmp_path / "class" / "anh.ZIP", "01/en.ipynb", "02/en.ipynb")
+    zipped(tmp_path / "class" / "mei_4711_8801_work.zip", "lan_4712_8802_a.ipynb")
+    assert {task.learner for task in found(tmp_path / "class")} == {"anh", "mei"}
+
+
+def test_extensions_that_browsers_make_are_read(tmp_path):
+    names = ["anh/01.ipynb.json", "anh/02.ipynb.txt", "anh/03.IPYNB", "mei.ipynb.json", "minh.IPYNB"]
+    put(tmp_path / "class", *names)
+    zipped(tmp_path / "class/lan.ZIP", "a.Ipynb", "b.ipynb.txt")
+    assert by_learner(found(tmp_path / "class")) == {
+        "anh": names[:3], "lan": ["lan.ZIP/a.Ipynb", "lan.ZIP/b.ipynb.txt"], "mei": names[3:4], "minh": names[4:],
+    }  # fmt: skip
+
+
+def test_names_of_brightspace_and_of_anonymous_canvas_are_one_learner_each(tmp_path):
+    put(
+        tmp_path / "class", "12345-67890 - Lan Nguyen - Nov 2, 2026 1159 PM/a.ipynb",
+        "12345-67891 - Lan Nguyen - Nov 3, 2026 101 AM/a.ipynb",
+        "12345-67890 - Mei-Li Wu - Nov 2, 2026 905 AM - b.ipynb",
+        "anon_Ab3dE_8801_a.ipynb", "anon_Ab3dE_8802_b.ipynb", "LATE_anon_12345_8803_a.ipynb", "index.html",
+    )  # fmt: skip
+    tasks = found(tmp_path / "class")
+    learners = {task.learner: task.id for task in tasks if task.name}
+    assert learners == {"Lan Nguyen": "", "Mei-Li Wu": "", "anon_Ab3dE": "Ab3dE", "anon_12345": "12345"}
+    assert {task.learner for task in tasks if task.late} == {"anon_12345"} and len([t for t in tasks if t.name]) == 6
+
+
+def test_text_beside_a_notebook_is_no_work_that_is_not_graded(tmp_path):
+    put(tmp_path / "class", "Lan_1_assignsubmission_file/a.ipynb", "Lan_1_assignsubmission_onlinetext/onlinetext.html",
+        "Mei_2_assignsubmission_onlinetext/onlinetext.html", "minh_31_81_a.ipynb", "minh_31_82_essay.docx")  # fmt: skip
+    (tmp_path / "class/Anh_3_assignsubmission_file").mkdir()
+    books = [(task.learner, notebooks.read(task)) for task in found(tmp_path / "class") if not task.name]
+    assert {name: [note.key for note in book.notes] for name, book in books} == {
+        "Lan": ["beside"], "Mei": ["no-notebooks"], "minh": ["beside"], "Anh": ["empty"],
+    }  # fmt: skip
+    harmless = {name for name, book in books if all(note.key in notebooks.HARMLESS for note in book.notes)}
+    assert harmless == {"Lan", "minh", "Anh"}
 
 
 WORKSHEET = """Identifier,Full name,Email address,Status,Grade,"Last modified (submission)"
@@ -185,15 +245,20 @@ def test_brackets_that_would_fill_the_memory_are_no_notebook(tmp_path):
 # ---- points
 
 
-def graded(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **of: object) -> report.Report:
-    """Return the report for learner/notebook → exercise → state."""
+def results_of(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **more: str) -> list[dict]:
+    """Return the results for learner/notebook → exercise → state, with more about each answer."""
     results = []
     for place, states in answers.items():
         learner, _, name = place.partition("/")
         about = running._about(Task(learner, Path(), name=place if name else "", late=(late or {}).get(place, 0)), [])
-        rows = [asdict(judging.Row(learner, place, FIRST, id, state)) for id, state in states.items()]
-        results.append({"book": about | {"graded": True, "chapter": FIRST}, "rows": rows, "missing": []})
-    return report.report("en", "class", results, **of)
+        chapter = next((texts_of(id).folder.name for id in states), FIRST)
+        rows = [asdict(judging.Row(learner, place, chapter, id, state, **more)) for id, state in states.items()]
+        results.append({"book": about | {"graded": True, "chapter": chapter}, "rows": rows, "missing": []})
+    return results
+
+
+def graded(answers: dict[str, dict[str, str]], late: dict[str, int] | None = None, **of: object) -> report.Report:
+    return report.report("en", "class", results_of(answers, late), **of)
 
 
 def lines(written: str) -> list[list[str]]:
@@ -277,7 +342,129 @@ def test_a_spreadsheet_does_not_compute_a_learners_name():
     assert lines(gradebook.as_csv(graded({"=HYPERLINK(1)/1": {"own-gpu": "tried"}})))[1][0] == "'=HYPERLINK(1)"
 
 
+def test_stray_notebook_changes_no_points_and_is_named():
+    answers = {f"{name}/1": {"own-gpu": "solved", "overlap": "tried"} for name in ("anh", "binh", "chi")}
+    made = graded(answers | {"dung/2": {"both-ways": "solved"}})
+    assert [*made.points] == ["own-gpu", "overlap"] and lines(gradebook.as_csv(made))[-1][3:6] == ["", "", ""]
+    assert made.learners["dung"]["notes"][0]["note"] == "This is chapter 02, which does not count here."
+    assert not made.learners["anh"]["notes"] and "Chapters that count: 01," in report.summary(made)
+    assert "Chapters that count: 01," in made.as_page()
+
+
+def test_chapters_of_half_the_class_count_or_else_those_of_most():
+    one, two = {"own-gpu": "solved"}, {"both-ways": "solved"}
+    assert {*graded({"anh/1": one, "anh/2": two, "mei/1": one}).points} >= {"own-gpu", "both-ways"}
+    alone = graded({"anh/1": one, "mei/2": two, "minh/5": {"buckets": "tried"}})
+    assert {texts_of(id).folder.name for id in alone.points} == {FIRST, RING, "05-asynchrony"} and not alone.remarks
+
+
+def test_chosen_chapters_count_whatever_was_handed_in():
+    made = graded({"anh/1": {"own-gpu": "solved"}}, points=gradebook.required(["02", " 01"]))
+    assert {texts_of(id).folder.name for id in made.points} == {FIRST, RING}
+    with pytest.raises(ExerciseError, match="no chapter '99'; there are 01, 02"):
+        gradebook.required(["01", "99"])
+
+
+def test_notebook_of_a_chapter_that_was_not_chosen_is_not_graded_as_another(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text('chapters = ["01"]')
+    monkeypatch.setenv("D2LPS_TOC", str(tmp_path / "mine.toml"))
+    (path := tmp_path / "a.ipynb").write_text(json.dumps(notebook(RING, {})))
+    read = notebooks.read(Task("anh", path))
+    assert (read.chapter, read.answers) == (RING, [])
+    assert [(note.key, note.values) for note in read.notes] == [("other-chapter", {"chapter": "02"})]
+    path.write_text(json.dumps(notebook(FIRST, {})))
+    assert len(notebooks.read(Task("anh", path)).answers) == 3
+
+
+def test_answer_that_only_calls_the_package_counts_as_chosen_and_its_learner_is_told():
+    results = results_of(
+        {"anh/1": {"own-gpu": "solved"}, "mei/1": {"own-gpu": "solved"}, "mei/2": {"own-gpu": "tried"}}
+    )
+    for result in results:
+        result["rows"][0]["only_calls"] = True
+    results += results_of({"mei/3": {"own-gpu": "solved"}})  # a later answer of her own
+    half, whole = (report.report("en", "class", results, only_calls=part) for part in (0.5, 1.0))
+    assert [half.learners[name]["scores"]["own-gpu"] for name in ("anh", "mei")] == [0.5, 1]
+    assert [whole.learners[name]["scores"]["own-gpu"] for name in ("anh", "mei")] == [1, 1]
+    anh, mei = report.feedbacks("en", "class", results, None, 0.5).values()
+    assert "so it counts 50% of the points" in anh and "0.5 / 2" in anh and "50%" not in mei
+    assert "50%" not in str(whole.rows)
+    alone = [result for result in results if result["book"]["learner"] == "anh"]
+    test = json.loads(gradebook.as_results(report.report("en", "", alone, only_calls=0.5)))["tests"][0]
+    assert (test["score"], test["max_score"]) == (0.5, 1) and "50% of the points" in test["output"]
+
+
+@pytest.mark.parametrize("part", ["half", "1.5", "-0.1", "nan"])
+def test_part_of_the_points_that_is_none_is_refused(part, capsys):
+    with pytest.raises(SystemExit):
+        main(["class", "--only-calls", part])
+    assert "is not a number from 0 to 1" in capsys.readouterr().err
+
+
+MOODLE = "First name,Last name,Email address\nLan,Nguyen,lan@x.org\nNever,Came,never@x.org\n"
+WITHOUT_WORK = "In the roster, but without work: "
+
+
+@pytest.mark.parametrize(
+    "table, never, stranger",
+    [
+        (MOODLE, "Never Came", ["minh", "", "", "Participant 4711"]),
+        ('Student,ID,Section\n"Nguyen, Lan",1,A\n"Came, Never",2,A\n', "Came, Never", ["minh", "4711", ""]),
+        (
+            "Identifier,Full name,Grade\nParticipant 1,Lan Nguyen,\nParticipant 2,Never Came,\n", "Never Came",
+            ["Participant 4711", "minh", ""],
+        ),
+    ],
+)  # fmt: skip
+def test_learners_beyond_the_roster_keep_their_ids_and_those_without_work_are_named(tmp_path, table, never, stranger):
+    (tmp_path / "roster.csv").write_text(table)
+    roster = gradebook.Roster.read(tmp_path / "roster.csv")
+    results = results_of({"Lan Nguyen/1": {"own-gpu": "solved"}, "minh/1": {"own-gpu": "tried"}})
+    results[1]["book"]["id"] = "4711"
+    made = report.report("en", "class", results, roster=roster)
+    first, lan, _, minh = lines(gradebook.as_csv(made, roster))
+    assert minh[: len(stranger)] == stranger and minh[-4] == "0" and first[-4:] == ["own-gpu", "overlap", *first[-2:]]
+    assert len({len(first), len(lan), len(minh)}) == 1 and lan[-4] == "1"
+    for told in (made.as_page(), report.summary(made), made.as_json()):
+        assert f"{WITHOUT_WORK}{never}." in told
+
+
+def test_what_to_look_at_begins_with_copies_and_ends_with_who_is_late():
+    answers = {f"{name}/1": {"own-gpu": "solved"} for name in ("anh", "binh", "chi", "dung")}
+    results = results_of(answers, {"anh/1": 2, "chi/1": 2, "dung/1": 1})
+    for result in results:
+        result["rows"][0]["look"] = ["odd"]
+        result["rows"][0]["same"] = "x" * (result["book"]["learner"] != "chi")
+        result["book"]["notes"] = (
+            [text_in("en", "grade.note.late", days=days)] if (days := result["book"]["late"]) else []
+        )
+    page = report.report("en", "class", results).as_page()
+    items = re.findall(r"<li>(.*?)</li>", page.partition("<h2>")[0])
+    assert [re.sub("<[^>]*>", "", item) for item in items] == [
+        "own-gpu: apart from names, these answers are equal. anh; binh; dung",
+        "odd anh, own-gpu; binh, own-gpu; chi, own-gpu; dung, own-gpu",
+        "Handed in late; days: 1. dung, dung/1",
+        "Handed in late; days: 2. anh, anh/1; chi, chi/1",
+    ]
+
+
 # ---- feedback
+
+
+def test_feedback_goes_back_under_the_names_of_the_download(tmp_path):
+    names = ["Lan_1_assignsubmission_onlinetext_/a.html", "Lan_1_assignsubmission_file_/a.ipynb", "anh/a.ipynb",
+             "Mei Li_9_assignsubmission_file_b.ipynb", "minh_LATE_47_88_r_1.ipynb", "minh_47_89_s.ipynb",
+             "12-34 - Chi Vu - Nov 2, 2026 1159 PM/a.ipynb", "anon_Ab3dE_81_a.zip"]  # fmt: skip
+    put(tmp_path / "class", *names)
+    results = [{"book": running._about(task, []), "rows": [], "missing": []} for task in found(tmp_path / "class")]
+    pages = report.feedbacks("en", "class", results, None)
+    with zipfile.ZipFile(io.BytesIO(report.packed(results, pages.values()))) as archive:
+        packed = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert {name: re.search("<h1>Feedback for (.*?)</h1>", page)[1] for name, page in packed.items()} == {
+        "Lan_1_assignsubmission_file_/feedback.html": "Lan", "anh/feedback.html": "anh",
+        "Mei Li_9_assignsubmission_file_feedback.html": "Mei Li", "minh_47_89_feedback.html": "minh",
+        "12-34 - Chi Vu - Nov 2, 2026 1159 PM/feedback.html": "Chi Vu", "anon_Ab3dE_81_feedback.html": "anon_Ab3dE",
+    }  # fmt: skip
 
 
 def test_feedback_has_the_learners_language_and_no_other_learner():

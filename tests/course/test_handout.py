@@ -123,6 +123,7 @@ def test_a_handout_has_all_that_a_learner_needs_and_no_solution(tmp_path):
         assert "measured/gpu-" in measured and "measured/step-" in measured and ".py" not in measured
         books = {name for name in files if name.endswith(".ipynb")}
         assert books == {f"chapters/{slug}/{language}.ipynb" for slug in Book().contents}
+        assert not [name for name in books if "d2lps.solution(" in as_read(name, files[name])]
         assert "AGENTS.md" in files and f"make lab-{language}" in files["README.md"].decode()
     program = (
         "import d2lps; from d2lps.notebook.grading.course import CHAPTERS; print(CHAPTERS)\n"

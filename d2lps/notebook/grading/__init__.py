@@ -25,9 +25,11 @@ from d2lps.notebook.grading.exercise import (
     failure,
     number,
     number_text,
+    sealed,
     size_text,
     time_text,
     unlike,
+    withheld,
 )
 from d2lps.notebook.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
 
@@ -51,6 +53,7 @@ __all__ = [
     "in_turns",
     "number",
     "number_text",
+    "sealed",
     "shared_names",
     "size_kept",
     "size_text",
@@ -58,4 +61,5 @@ __all__ = [
     "stop_thread",
     "time_text",
     "unlike",
+    "withheld",
 ]
