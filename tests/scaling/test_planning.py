@@ -111,7 +111,7 @@ def test_all_to_alls_carry_the_tokens_of_the_chosen_experts():
         assert sent(MIXTRAL, layout)["experts"] == pytest.approx(3 * times * 32 * 2 * MIXTRAL.context * token * 7 / 8)
     assert sent(MIXTRAL, Layout(data=8))["experts"] == sent(LLAMA, Layout(data=8))["experts"] == 0
     parts = [step(MIXTRAL, Layout(data=n, expert=n), GPUS["h100"])["experts"] for n in (8, 32)]
-    assert parts[1] / parts[0] == pytest.approx(450 / 50 * (31 / 32) / (7 / 8))
+    assert parts[1] / parts[0] == pytest.approx(450 / 50 * (24 / 32) / (7 / 8))  # 24 of 32 parts leave the node
 
 
 def test_the_published_step_of_deepseek_lies_between_hidden_and_shown_all_to_alls():
@@ -119,13 +119,13 @@ def test_the_published_step_of_deepseek_lies_between_hidden_and_shown_all_to_all
     parts = step(DEEPSEEK, RUN.layout, RUN.gpu, precision="fp8")
     hidden = sum(parts.values()) - parts["experts"] * (1 + 15 / 120)
     assert hidden < published < sum(parts.values())
-    assert error(RUN)[0] == pytest.approx(published / sum(parts.values()) - 1) == pytest.approx(-0.302, abs=1e-3)
+    assert error(RUN)[0] == pytest.approx(published / sum(parts.values()) - 1) == pytest.approx(-0.249, abs=1e-3)
 
 
 def test_the_interval_of_a_model_with_experts_includes_the_published_step():
     choice = parallelize("mixtral-8x7b", 64, gpu="h100")
     assert choice.seconds[1] / choice.duration == pytest.approx(1 / (1 + error(RUN)[0]))
-    assert "deepseek-v3, n = 2048" in choice.doubt and "30.2%" in choice.doubt
+    assert "deepseek-v3, n = 2048" in choice.doubt and "24.9%" in choice.doubt
     assert "gpt-1008b" in parallelize("llama3-70b", 64, gpu="mi300x").doubt
 
 
