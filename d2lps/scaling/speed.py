@@ -13,7 +13,7 @@ from math import exp, log1p, prod
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.layout import Layout, exchanged, halves, owned, sent
+from d2lps.scaling.layout import Layout, check, exchanged, halves, owned, sent
 from d2lps.scaling.models import MODELS, data
 from d2lps.scaling.transformer import ScalingError, Transformer, flops_of
 from d2lps.topology.nccl import ACROSS, INSIDE
@@ -219,7 +219,11 @@ def step(
         ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``experts``, ``bubble``, ``data`` and
             ``update``. The second gather of sequence parallelism is hidden behind the products for gradients of
             weights.
+
+    Raises:
+        ScalingError: For a layout that cannot divide the model, and for ``"fp8"`` on a GPU without 8-bit products.
     """
+    check(model, layout)
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share
     tokens = layout.micro * model.context / layout.context
