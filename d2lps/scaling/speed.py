@@ -210,8 +210,9 @@ def step(
         share: The share e of the peak that products of matrices reach; the calibrated one if left out.
         crossings: The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
         per_node: GPUs that reach each other inside a node. From inside to outside, the dimensions are tensor, context,
-            pipeline and data; experts are divided over neighbors. All-reduces of tensor parallelism that leave a node
-            are charged at one card per GPU: they are many and small. (Narayanan et al., SC 2021, take t up to a node.)
+            pipeline and data. Experts are divided over neighbors, and keys are gathered, as in Llama 3. All-reduces of
+            tensor parallelism that leave a node are charged at one card per GPU: they are many and small. (Narayanan
+            et al., SC 2021, advise against them.)
         precision: As for :func:`kept`; with ``"fp8"`` the layers' matrices have 8 bits, and reach the same share of
             that peak.
 
