@@ -174,7 +174,8 @@ def seconds(model, layout, gpu, e=0.59):
     matrices = by["tensor"] / (gpu.inside if t <= 8 else gpu.outside)
     stages = by["pipeline"] / gpu.outside
     bubble = (p - 1) / m * (computing + matrices + stages)
-    replicas = by["data"] / gpu.outside
+    cards = max(1, 8 // (t * p))
+    replicas = by["data"] / min(gpu.inside, cards * gpu.outside)
     return {"computing": computing, "tensor": matrices, "pipeline": stages,
             "bubble": bubble, "data": replicas}
 
@@ -268,7 +269,7 @@ memory(llama, precision="bf16", **fused._asdict()).table().bars("predicted")
 
 # %% same-recomputation
 other = parallelize(llama, gpus=16384, gpu="h100", batch=2048, fused_swiglu=True)
-for chosen in (choice.layout, other.layout):
+for chosen in (plain._replace(chunks=8), other.layout):
     for recompute in ("full", "none"):
         layout = chosen._replace(recompute=recompute, fused_swiglu=True)
         parts = step(llama, layout, GPUS["h100"], precision="bf16")

@@ -23,10 +23,10 @@ from d2lps.simulate.cost import Flow, step_flows
 from d2lps.topology import Topology, TopologyError, nccl, rails
 from d2lps.topology.fabrics import NIC
 from d2lps.topology.links import require_counts
+from d2lps.topology.nccl import ACROSS, INSIDE
 from d2lps.units import Bandwidth, UnitError, bandwidth, show_size
 from d2lps.view.tables import Table, table
 
-INSIDE, ACROSS = 1.7e-6, 7e-6  # seconds of a link inside a host and of the network: halves of NCCL's 3.4 and 14 µs
 SIZES = [4**i << 20 for i in range(7)]
 ALGORITHMS = "Tree Ring CollNetDirect CollNetChain NVLS NVLSTree PAT".split()  # by NCCL's numbers
 PROTOCOLS = "LL LL128 Simple".split()

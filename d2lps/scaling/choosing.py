@@ -40,7 +40,7 @@ class Choice(NamedTuple):
         parts: The seconds of a step, as :func:`~d2lps.scaling.step` returns them.
         precision: As for :func:`parallelize`.
         ranked: The chosen layout, and after it the fastest ones of other shapes (t, p, d and so on), with their
-            ``parts`` and the bytes of their fullest GPU, five in all.
+            ``parts`` and the bytes of their fullest GPU, five in all; and the measured layout, if there is one.
         shapes, alike: The number of shapes that fit, and of those whose times the model cannot tell from the fastest.
         share: The share of the peak that a measured step has; the calibrated one if left out.
     """
@@ -211,11 +211,11 @@ def parallelize(
     _require_fixed(model, gpus, per_node, tensor, pipeline)
     sheet = sheet._replace(memory=sheet.memory if memory is None else meant_size(memory))
     sheet = sheet if network is None else sheet._replace(outside=bandwidth(network))
-    share = None
+    share, ran = None, None
     if measured:
         which, took = measured
-        layout = which if isinstance(which, Layout) else read(which, gpus, batch)
-        share = _share(model, sheet, layout, took, per_node, precision)
+        ran = which if isinstance(which, Layout) else read(which, gpus, batch)
+        share = _share(model, sheet, ran, took, per_node, precision)
     sizes = {
         layout: sum(kept(model, layout, precision).values())
         for layout in _layouts(model, gpus, per_node, batch, fused_swiglu)
@@ -239,6 +239,9 @@ def parallelize(
     chosen = min(near, key=_complexity)
     others = sorted((layout for layout in shapes.values() if layout != best), key=times.__getitem__)
     ranked = [(layout, parts[layout], sizes[layout]) for layout in [chosen, *others][:SHOWN]]
+    if ran and ran not in [layout for layout, _, _ in ranked]:
+        own = step(model, ran, sheet, share, per_node=per_node, precision=precision)
+        ranked.append((ran, own, sum(kept(model, ran, precision).values())))
     reason = _reason(chosen, sizes, times, room)
     return Choice(model, sheet, chosen, reason, parts[chosen], precision, tuple(ranked), len(shapes), len(equal), share)
 

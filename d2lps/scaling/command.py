@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         return 1
     except ScalingError as error:
         names = "|".join(options)  # as Python writes them; the command writes --per-node
-        spelled = re.sub(rf"\b({names})(?= =)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
+        spelled = re.sub(rf"(?<!× )\b({names})(?= =)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
         print(spelled, file=sys.stderr)
         return 1
     print(json.dumps(choice.as_json()) if as_json else choice)

@@ -183,6 +183,14 @@ def owned(model: Transformer, layout: Layout) -> list[tuple[float, int]]:
     return both + ([(experts / cut / layout.expert, layout.sharers // layout.expert)] if experts else [])
 
 
+def exchanged(model: Transformer, layout: Layout, precision: str = "mixed") -> list[float]:
+    """Return the bytes that a GPU sends to its replicas per step: outside experts, and of experts; as :func:`sent`."""
+    w, g, _ = PRECISION[precision]
+    m = layout.batches
+    each = {0: 2 * g, 1: g + w, 2: m * g + w}.get(layout.stage, m * (g + 2 * w))
+    return [each * count * (n - 1) / n for count, n in owned(model, layout)]
+
+
 def halves(layout: Layout) -> int:
     """Return how often a layer sends (t−1)/t of an activation: sequence parallelism gathers two inputs again."""
     return (12 if layout.recompute == "full" else 8) + 2 * layout.sequence
@@ -206,12 +214,10 @@ def sent(model: Transformer, layout: Layout, precision: str = "mixed") -> dict[s
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     tokens = layout.micro * model.context / layout.context
     activation, layers = 2 * tokens * model.width, model.layers / p
-    w, g, _ = PRECISION[precision]
-    each = {0: 2 * g, 1: g + w, 2: m * g + w}.get(layout.stage, m * (g + 2 * w))
     routed = (6 if layout.recompute == "full" else 4) * model.chosen * (model.layers - model.dense) / p
     around = (layout.context - 1) / layout.context
     return {
-        "data": each * sum(count * (n - 1) / n for count, n in owned(model, layout)),
+        "data": sum(exchanged(model, layout, precision)),
         "tensor": m * halves(layout) * layers * (t - 1) / t * activation,
         "pipeline": 0 if p == 1 else m * 2 * layout.chunks * activation / t,
         "context": m * 3 * layers * 2 * 2 * layout.micro * model.context * model.keys / t * around,

@@ -9,13 +9,14 @@ all-reduce, and Adam 32 bytes per parameter.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from math import exp, log1p
+from math import exp, log1p, prod
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.scaling.layout import Layout, halves, owned, sent
+from d2lps.scaling.layout import Layout, check, exchanged, halves, owned, sent
 from d2lps.scaling.models import MODELS, data
 from d2lps.scaling.transformer import ScalingError, Transformer, flops_of
+from d2lps.topology.nccl import ACROSS, INSIDE
 
 CROSSINGS = 7  # of a saved byte through the memory; 5 if nothing is recomputed
 UPDATE = 32  # bytes that Adam reads and writes per parameter
@@ -154,6 +155,45 @@ _CUT = Layout(1, 16, 128, 1, 1, 120, stage=1, expert=64)
 DEEPSEEK = Published("deepseek-v3, n = 2048", _V3, _CUT, _SPEED, _H800, precision="fp8")
 
 
+def beside(per_node: int, *dimensions: tuple[int, int]) -> tuple[int, int]:
+    """Return the GPUs of a group, and the fewest of them that share a node.
+
+    Args:
+        per_node: GPUs of a node.
+        dimensions: How many GPUs the group has in each dimension, and how many numbers lie between two neighbors.
+    """
+    places = [(count, max(1, per_node // stride)) for count, stride in dimensions]
+    return prod(count for count, _ in places), prod(count % most or most for count, most in places)
+
+
+def around(gpu: Gpu, members: int, near: int) -> tuple[float, float]:
+    """Return the bytes per second that a GPU sends in an all-gather or half an all-reduce, and its latency in seconds.
+
+    NCCL makes as many rings as a node has GPUs of the group, and each leaves the node by a card of its own: this is the
+    prediction of ``busbw`` for :func:`~d2lps.rail_rings`, which the tests compare.
+
+    Args:
+        gpu: The data sheet.
+        members, near: The GPUs of the group, and those in each node, as :func:`beside` returns them.
+    """
+    if members == near:
+        return gpu.inside, (members - 1) * 2 * INSIDE
+    rate = near * min(gpu.outside, gpu.inside / (near - 1) if near > 1 else gpu.outside)
+    return rate, (members - 1) * 2 * (ACROSS + (near - 1) * INSIDE) / near
+
+
+def across(gpu: Gpu, members: int, near: int) -> float:
+    """Return the bytes per second that a GPU of a group sends in an all-to-all: each by its own card, others inside.
+
+    Args:
+        gpu, members, near: As for :func:`around`.
+    """
+    if members == near:
+        return gpu.inside
+    outside = gpu.outside * (members - 1) / (members - near)
+    return min(outside, gpu.inside * (members - 1) / (near - 1)) if near > 1 else outside
+
+
 def step(
     model: Transformer,
     layout: Layout,
@@ -169,7 +209,10 @@ def step(
         model, layout, gpu: The model, its division, and the data sheet of the GPUs.
         share: The share e of the peak that products of matrices reach; the calibrated one if left out.
         crossings: The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
-        per_node: GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
+        per_node: GPUs that reach each other inside a node. From inside to outside, the dimensions are tensor, context,
+            pipeline and data. Experts are divided over neighbors, and keys are gathered, as in Llama 3. All-reduces of
+            tensor parallelism that leave a node are charged at one card per GPU: they are many and small. (Narayanan
+            et al., SC 2021, advise against them.)
         precision: As for :func:`kept`; with ``"fp8"`` the layers' matrices have 8 bits, and reach the same share of
             that peak.
 
@@ -177,7 +220,11 @@ def step(
         ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``experts``, ``bubble``, ``data`` and
             ``update``. The second gather of sequence parallelism is hidden behind the products for gradients of
             weights.
+
+    Raises:
+        ScalingError: For a layout that cannot divide the model, and for ``"fp8"`` on a GPU without 8-bit products.
     """
+    check(model, layout)
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     share = calibrate(crossings) if share is None else share
     tokens = layout.micro * model.context / layout.context
@@ -186,27 +233,34 @@ def step(
     )
     twice = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
     traffic = sum(nbytes * (crossings - (0 if kind in twice else 2)) for kind, nbytes in saved.items())
-    groups = t, t * layout.context, layout.gpus // layout.data, t * layout.expert
-    wire = [gpu.inside if size <= per_node else gpu.outside for size in groups]
+    c, d, e = layout.context, layout.data, layout.expert
+    by_matrices, by_stages = (gpu.inside if size <= per_node else gpu.outside for size in (t, t * c * p))
     bytes_of = sent(model, layout, precision)
     fast = gpu.fp8 if precision == "fp8" else gpu.peak
     if not fast:
         raise ScalingError(text("scaling.no-fp8"))
     in_layers, others = (tokens * flops / (t * p) / share for flops in flops_of(model, layout.recompute))
-    again = 2 * layout.sequence / halves(layout) * bytes_of["tensor"] / m / wire[0]
+    again = 2 * layout.sequence / halves(layout) * bytes_of["tensor"] / m / by_matrices
     behind = in_layers / fast / (4 if layout.recompute == "full" else 3)
     gathered = 0 if p == 1 else 2 * layout.chunks * (t - 1) / t * 2 * tokens * model.width
     slot = {
         "matrices": in_layers / fast + others / gpu.peak,
         "reading": traffic * model.layers / p / gpu.reading,
-        "tensor": bytes_of["tensor"] / m / wire[0] - min(again, behind),
-        "context": bytes_of["context"] / m / wire[1],
-        "pipeline": bytes_of["pipeline"] / m / wire[2] + gathered / wire[0],
-        "experts": bytes_of["experts"] / m / wire[3],
+        "tensor": bytes_of["tensor"] / m / by_matrices - min(again, behind),
+        "context": bytes_of["context"] / m / around(gpu, *beside(per_node, (c, t)))[0],
+        "pipeline": bytes_of["pipeline"] / m / by_stages + gathered / by_matrices,
+        "experts": bytes_of["experts"] / m / across(gpu, *beside(per_node, (e, t))),
     }
     one = sum(slot.values())
     hidden = one / 2 * (m if layout.stage > 1 else 1) if layout.overlap else 0  # ZeRO-2 and -3 send in each micro-batch
-    data = bytes_of["data"] / (gpu.inside if layout.gpus <= per_node else gpu.outside)
+    sharers = ((c, t), (d, t * c * p)), ((c * d // e, t * p * e),)  # of what is outside experts, and of experts
+    groups = [beside(per_node, *dimensions) for dimensions in sharers]
+    # ZeRO-3 sends layer by layer. Below it buckets can grow with the replicas, as in Megatron-LM (bucket_size of its
+    # DistributedDataParallelConfig), so that latency does not count.
+    data, turns = 0.0, 3 * m * model.layers / p if layout.stage == 3 else 0
+    for group, nbytes in zip(groups, exchanged(model, layout, precision), strict=False):
+        rate, latency = around(gpu, *group)
+        data += nbytes / rate + turns * latency
     updated = sum(count / (n if layout.stage else 1) for count, n in owned(model, layout))
     parts = {name: m * time for name, time in slot.items()}
     idle = max((p - 1) / layout.chunks, p - m + (m - 1) / layout.chunks)

@@ -150,7 +150,8 @@ class Transformer:
             micro, tokens: Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
             tensor, sequence: GPUs that share each layer (t), and whether they also divide the activations between its
                 matrices.
-            recompute: ``"selective"`` saves no scores of attention, ``"full"`` only the layer's input.
+            recompute: ``"selective"`` saves no scores of attention, ``"full"`` only the input of a layer, or a GPU's
+                part of it.
             element, precise, mask: Bytes of an activation, of a statistic of a normalization, and of an element of a
                 dropout mask.
             fused_swiglu: Whether a gated perceptron saves two of its four vectors, and computes the others again, as
@@ -164,9 +165,9 @@ class Transformer:
         2205.05198).
         """
         h, s = self.width, tokens or self.context
-        if recompute == "full":
-            return {"inputs": micro * s * element * h}
         ends = tensor if sequence else 1
+        if recompute == "full":  # divided already: Megatron-LM refuses distribute_saved_activations
+            return {"inputs": micro * s * element * h / ends}
         statistics = (1 if self.gated else 2) * precise
         scores = (
             0 if self.fused or recompute == "selective" else s * (element * (1 + self.dropout) + mask * self.dropout)

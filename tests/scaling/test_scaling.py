@@ -4,13 +4,17 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
+from functools import cache
+from itertools import chain, groupby, product
 from pathlib import Path
 
 import pytest
 
-from d2lps import Transformer, memory, parallelize
+from d2lps import Transformer, all_to_all, memory, parallelize, rail_rings, rails, ring
 from d2lps.__main__ import main
+from d2lps.cluster import busbw
 from d2lps.messages import LANGUAGES, speak
 from d2lps.scaling import (
     GPUS,
@@ -33,7 +37,7 @@ from d2lps.scaling.command import trace_of
 from d2lps.scaling.layout import check
 from d2lps.scaling.speed import spread
 from d2lps.schedule import interleaved, one_f_one_b, pipeline
-from d2lps.units import UnitError
+from d2lps.units import Bandwidth, UnitError
 
 RUNS = (*SC21, *MLSYS23, *MEGATRON, *LLAMA3)
 GPT3, LLAMA = MODELS["gpt3"], MODELS["llama3-405b"]
@@ -73,13 +77,20 @@ STATISTICS = 16 / H  # of two normalizations, which Korthikanti et al. leave out
         ({"tensor": 8}, 10 + STATISTICS, 24 + 5 * A * S / H, 55.6),
         ({"tensor": 8, "sequence": True}, 0, 34 + 5 * A * S / H + STATISTICS, 34.4),
         ({"tensor": 8, "sequence": True, "recompute": "selective"}, 0, 34 + STATISTICS, 10.3),
-        ({"tensor": 8, "sequence": True, "recompute": "full"}, 2, 0, 4.8),
+        ({"tensor": 8, "recompute": "full"}, 2, 0, 4.8),
+        ({"tensor": 8, "sequence": True, "recompute": "full"}, 0, 2, 0.604),
     ],
 )
 def test_activations_of_a_layer(options, whole, divided, gigabytes):
     saved = sum(GPT3.activations(**options).values())
     assert saved == pytest.approx(S * H * (whole + divided / 8))
     assert L * saved == pytest.approx(gigabytes * 1e9, rel=0.01)
+
+
+def test_recomputed_layers_of_torchtitan_fit_the_memory_that_is_measured():
+    # torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 4: 71.9 GiB, with buffers that the ledger omits
+    layout = Layout(8, 1, 32, 1, 16, 1, stage=3, recompute="full")
+    assert 0.5 < sum(kept(MODELS["llama3-70b"], layout, "bf16").values()) / (71.9 * 2**30) < 1
 
 
 def test_activations_of_llama3():
@@ -202,11 +213,11 @@ def test_the_error_grows_with_the_model_by_up_to_15_percent_on_a100():
     assert far == pytest.approx(1 / (1 - 0.154), abs=1e-3) and same and words["run"] == MLSYS23[-2].name
 
 
-def test_the_smallest_model_on_h100_is_too_fast_and_the_others_are_within_6_percent():
+def test_the_two_smallest_models_on_h100_are_too_fast_and_the_others_are_within_6_percent():
     best = [error(run)[1] for run in MEGATRON]
-    assert max(map(abs, best[1:])) < 0.06 and best[0] == pytest.approx(0.231, abs=2e-3)
+    assert best[:2] == pytest.approx([0.405, 0.174], abs=2e-3) and max(map(abs, best[2:])) < 0.06
     widths = [spread(run.model, GPUS["h100"])[0] for run in MEGATRON]
-    assert widths[0] == pytest.approx(1 + best[0]) and max(widths[1:]) < 1.16
+    assert widths[:2] == pytest.approx([1 + each for each in best[:2]]) and max(widths[2:]) < 1.16
 
 
 @pytest.mark.parametrize("run", MEGATRON, ids=lambda run: run.name)
@@ -263,6 +274,82 @@ def test_gradients_are_hidden_behind_half_a_micro_batch_or_each(stage, batches):
     assert shown["data"] - hidden["data"] == pytest.approx(one / 2 * (batches if stage > 1 else 1))
 
 
+CLUSTERS = list(product((2, 4, 8), range(1, 5), ("h100", "l40s")))  # GPUs of a node, nodes, GPU
+SMALL = Transformer(8, 64, 8, 128, 1000)
+
+
+@cache
+def took(places, per_node, nodes, gpu, plan_of):
+    """Return the seconds per byte of a plan on rails and its latency, as busbw predicts them, and bytes per GPU."""
+    hosts = [[f"host{node}/gpu{place % per_node}" for place in group] for node, group in places]
+    card, inside = Bandwidth(GPUS[gpu].outside), Bandwidth(GPUS[gpu].inside)
+    plan, place = plan_of(hosts), rails(nodes, per_node, card, inside, busbw.ACROSS, busbw.INSIDE)
+    return *busbw.seconds(plan, place), 2 - 2 / len(plan.nodes)
+
+
+def rings(hosts):
+    return rail_rings(hosts) if len(hosts) > 1 else ring(hosts[0])
+
+
+def nodes_of(places, per_node):
+    """Return the node of each GPU number, with its numbers, if all nodes have equally many; else None."""
+    found = tuple((node, tuple(each)) for node, each in groupby(places, lambda place: place // per_node))
+    return found if len({len(each) for _, each in found}) == 1 else None
+
+
+def test_replicas_exchange_as_busbw_predicts_for_rail_rings_in_200_layouts():
+    compared = 0
+    for (per_node, nodes, gpu), t, p, c in product(CLUSTERS, (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4)):
+        d, rest = divmod(per_node * nodes, t * p * c)
+        if t > per_node or rest or c * d == 1:
+            continue
+        for dimension, places in (  # from inside to outside: tensor, context, pipeline, data
+            ("data", [t * (i + c * p * j) for j in range(d) for i in range(c)]),
+            ("context", [t * i for i in range(c)]),
+        ):
+            if len(places) == 1 or not (found := nodes_of(places, per_node)):
+                continue
+            each, way, factor = took(found, per_node, nodes, gpu, rings)
+            whole, gathered = (Layout(t, p, d, stage=stage, overlap=False, context=c) for stage in (0, 3))
+            times = [step(SMALL, layout, GPUS[gpu], per_node=per_node)[dimension] for layout in (whole, gathered)]
+            assert times[0] == pytest.approx(sent(SMALL, whole)[dimension] / factor * each, rel=1e-9)
+            if dimension == "data":  # ZeRO-3 makes 3 halves of an all-reduce per layer
+                latency = times[1] - sent(SMALL, gathered)["data"] / factor * each
+                hops = 1.5 * SMALL.layers / p  # the way of one key has one hop less in each ring, of either kind
+                assert abs(latency - hops * way) <= hops * 2 * 4 * busbw.ACROSS
+            compared += 1
+    assert compared >= 200
+
+
+def test_each_card_carries_the_tokens_that_leave_its_node_for_their_experts():
+    model = replace(MODELS["mixtral-8x7b"], experts=16)
+    for (per_node, nodes, gpu), t in product(CLUSTERS, (1, 2)):
+        if 16 % (e := per_node * nodes // t) or e == 1:
+            continue
+        hosts = {f"gpu{t * i}": t * i // per_node for i in range(e)}
+        leaving, staying = Counter(), Counter()
+        for send in chain(*all_to_all(hosts).steps):
+            (staying if hosts[send.src] == hosts[send.dst] else leaving)[send.src] += 1 / (e - 1)
+        layout, sheet = Layout(t, 1, e, expert=e), GPUS[gpu]
+        slow = max(max(leaving.values(), default=0) / sheet.outside, max(staying.values(), default=0) / sheet.inside)
+        seconds = sent(model, layout)["experts"] * slow
+        assert step(model, layout, sheet, per_node=per_node)["experts"] == pytest.approx(seconds, rel=1e-9)
+
+
+def test_replicas_of_experts_exchange_by_their_own_cards():
+    model, gpu = MODELS["mixtral-8x7b"], GPUS["h100"]
+    whole, apart = (step(model, Layout(data=64, expert=e, overlap=False), gpu)["data"] for e in (1, 8))
+    experts = 2 * model.layers * 8 * 3 * model.width * model.hidden  # bytes of all gradients, and of 8 GPUs' parts
+    rest = 2 * model.parameters - experts
+    assert whole == pytest.approx(2 * 63 / 64 * (rest + experts) / 400e9)
+    assert apart == pytest.approx(2 * 63 / 64 * rest / 400e9 + 2 * 7 / 8 * experts / 8 / 50e9)
+
+
+def test_a_node_with_fewer_replicas_has_fewer_cards():
+    layout, gpu = Layout(data=9, overlap=False), GPUS["h100"]
+    assert step(SMALL, layout, gpu)["data"] == pytest.approx(sent(SMALL, layout)["data"] / gpu.outside)
+
+
 @pytest.mark.parametrize("p, m, v", [(4, 8, 1), (4, 2, 1), (4, 8, 2), (4, 4, 3), (4, 3, 2), (4, 1, 3)])
 def test_the_bubble_of_a_step_is_that_of_its_schedule(p, m, v):
     parts = step(MODELS["gpt-39.1b"], Layout(pipeline=p, chunks=v, batches=m), GPUS["a100"])
@@ -306,10 +393,11 @@ def test_reasons():
 
 
 def test_the_reason_names_the_zero_stage_of_both_cuts():
-    reason = parallelize("llama3-405b", 16384, batch=16384, gpu="h100").reason
+    reason = parallelize("llama3-405b", 16384, batch=2048, gpu="h100").reason
     chosen, other = re.findall(r"ZeRO stage (\d)", reason)
+    fewer = parallelize("llama3-405b", 16384, batch=2048, gpu="h100", tensor=8, pipeline=1)
+    assert "with t·p = 8 (" in reason and chosen == "1" and other == str(fewer.layout.stage) == "3"
     whole = parallelize("llama3-405b", 16384, batch=16384, gpu="h100", tensor=1, pipeline=1)
-    assert "with t·p = 1 (" in reason and chosen == "1" and other == str(whole.layout.stage) == "3"
     assert "each GPU computes all layers (ZeRO stage 3)" in whole.reason
 
 
