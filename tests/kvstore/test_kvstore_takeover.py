@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import textwrap
 import threading
 import time
@@ -31,6 +32,7 @@ from d2lps.kvstore.server.process import kill
 from d2lps.kvstore.server.register import Register, StoreRegister
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
+from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.frames import Broken
 
 SIZE, SERVERS, ROUNDS = 4000, 3, 8
@@ -303,7 +305,7 @@ def work(store, rounds=3):
 
 
 def made(kind="dist_sync", replicas=1, **options):
-    return cluster(kind, 2, 2, replicas=replicas, deadline=10, placement={"large": 1000}, **options)
+    return cluster(kind, 2, 2, replicas=replicas, placement={"large": 1000}, **{"deadline": 10} | options)
 
 
 @cache
@@ -665,6 +667,38 @@ def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
         again(servers[0].pushpull, "w", full(100, SIZE), torch.empty(SIZE))
         again(servers[1].pull, "w", out := torch.empty(SIZE))
         assert out.unique().tolist() == [102.0]
+
+
+@PARTED
+@pytest.mark.slow(5)
+@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize("ways", [{"up"}, {"down"}, {"up", "down"}])
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_a_primary_whose_bytes_are_held_back_counts_each_push_once(kind, ways, opens, monkeypatch):
+    """Those that come to server 0, those that it answers, or both; for a second, or until the error is typed."""
+    gates, lock, right = {}, threading.Lock(), wanted(kind)
+
+    def gate(address):
+        with lock:
+            return gates.get(address) or gates.setdefault(address, breaking.Gate(address))
+
+    class Through(socket.socket):
+        def connect(self, address):
+            super().connect(gate(address).here)
+
+    monkeypatch.setattr(handshake, "new_socket", lambda address: Through(socket.AF_UNIX))
+    with ExitStack() as undo, made(kind, deadline=10 if opens else 1) as servers:
+        undo.callback(lambda: [each.close() for each in gates.values()])
+        until_whole(servers)
+        shut = [gate(replica.address).shut for replica in servers.servers[0].replicas.values()]
+        for directions in shut:
+            directions |= ways
+            opens and threading.Timer(1.0, directions.clear).start()
+        ends = each(servers, work)
+        for directions in shut:
+            directions.clear()
+        for end in ends:
+            assert not opens and isinstance(end, KVError) or torch.equal(end, right), end
 
 
 @PARTED
