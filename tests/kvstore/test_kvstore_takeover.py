@@ -147,6 +147,41 @@ def test_no_push_is_lost_or_counted_twice(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_no_pull_is_staler_than_allowed_whatever_is_killed(staleness):
+    """Each worker pushes into a row of its own, which thus counts its pushes; worker 2 is killed after 25."""
+    workers, pushes = 3, 60
+
+    def work(store):
+        store.init("w", torch.zeros(workers, 500, dtype=torch.float64))
+        store.set_optimizer("sgd", lr=-1.0)
+        pushed, out = torch.zeros(workers, 500, dtype=torch.float64), torch.empty(workers, 500, dtype=torch.float64)
+        pushed[store.rank] = 1.0
+        for number in range(1, pushes + 1):
+            if store.rank == 0 and number == 30:
+                servers.restart(0)
+                until_whole(servers)
+            if store.rank == 0 and number in (20, 40):
+                servers.kill(number // 20 - 1)
+            if store.rank == 2 and number == 26:
+                servers.kill_worker(2)
+                return out
+            store.push("w", pushed)
+            store.pull("w", out=out)
+            seen = out.min(1).values.tolist()
+            assert seen[store.rank] == number and min(seen[:2]) >= number - staleness, (number, seen)
+        store.barrier()
+        store.pull("w", out=out)
+        assert [row.unique().tolist() for row in out] == [[60.0], [60.0], [25.0]]
+        return out
+
+    options = {"staleness": staleness, "lost": "drop", "placement": {"large": 1000}}
+    with cluster("dist_ssp", workers, 2, deadline=10, replicas=1, **options) as servers:
+        for end in each(servers, work):
+            assert isinstance(end, torch.Tensor), end
+
+
+@pytest.mark.slow
 @pytest.mark.fault("F3", "both servers of a pair killed")
 def test_both_members_are_lost_and_the_keys_are_named():
     def work(store):
