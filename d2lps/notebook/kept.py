@@ -9,7 +9,8 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 NAME = ".d2lps"
@@ -55,3 +56,26 @@ def kept(kind: str, name: str) -> dict | None:
             value = json.loads((place / f"{kind}-{name}.json").read_text("utf-8"))
             return value if isinstance(value, dict) else None
     return _remembered.get(f"{kind}-{name}")
+
+
+def count(kind: str, name: str, what: str) -> None:
+    """Add 1 to the number ``what`` in the entry of this name, also if another notebook does so at the same time."""
+    with _alone():
+        counts = kept(kind, name) or {}
+        before = counts.get(what)
+        keep(kind, name, counts | {what: (before if type(before) is int else 0) + 1})
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let no other notebook count meanwhile, if entries are in a folder that can be locked."""
+    place = folder()
+    with ExitStack() as locked:
+        with suppress(OSError, ImportError):
+            if place:
+                import fcntl  # which a browser does not have
+
+                place.mkdir(parents=True, exist_ok=True)
+                locked.callback(os.close, descriptor := os.open(place, os.O_RDONLY))
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield

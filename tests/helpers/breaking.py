@@ -127,6 +127,23 @@ class Between:
     down = up
 
 
+class Gate(Between):
+    """Holds back the bytes of the directions that are ``shut``, "up" or "down", and ends no connection."""
+
+    def __init__(self, address):
+        self.shut: set[str] = set()
+        super().__init__(address)
+
+    def up(self, source, target, way="up"):
+        while data := source.recv(1 << 16):
+            while way in self.shut:
+                time.sleep(0.01)
+            target.sendall(data)
+
+    def down(self, source, target):
+        self.up(source, target, "down")
+
+
 class Proxy(Between):
     """Cuts, stalls, or flips a bit, as a seed says."""
 

@@ -6,6 +6,7 @@ The machine pushes and pulls at real servers, is interrupted at moments that no 
 import os
 import random
 import signal
+import threading
 import time
 from contextlib import contextmanager, suppress
 
@@ -14,6 +15,7 @@ import torch
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Frames, Proxy, closing, store, tables
 from helpers.stores import each, full, interrupt, pulled, refuse_first_push
+from helpers.waits import LIVE
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -600,6 +602,37 @@ def test_repeated_late_and_reordered_pushes_count_once(change, coded):
     with closing(*stores, server, *between):
         assert each(stores, rounds) == [[[20.0]] * 5] * 2
         assert all(one.left < change(coded).left for one in changes), "the fault was not there"
+
+
+@NOTHING_LEFT
+@pytest.mark.fault("F6", "a frame cut at each byte, and then the one that is sent again")
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize(
+    "way, op", [("up", Op.PUSH), ("up", Op.PULL), ("up", Op.PUSHPULL), ("down", Op.OK), ("down", Op.DATA)]
+)
+def test_a_push_counts_once_although_its_frames_are_cut_at_each_byte(way, op, coded, monkeypatch):
+    ended, cut, armed, secret = [], [], [], SECRET if coded else b""
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+
+    def change(of, frame):
+        if not armed or of != op or len(cut) >= len(frame):
+            return [frame]
+        cut.append(len(frame))
+        return [frame[: len(cut) - 1], None]
+
+    (server,) = tables("dist_async", workers=1, secret=secret)
+    between = Frames(server.address, change, way, coded)
+    mine = store([server], 0, 1, {0: between.here}, "dist_async", deadline=LIVE, secret=secret)
+    with closing(mine, server, between):
+        mine.init("w", full(0))
+        mine.set_optimizer("sgd", lr=-1.0)
+        armed.append(True)
+        if op in (Op.PUSHPULL, Op.DATA):
+            mine.pushpull("w", full(1), out=torch.empty(3))
+        else:
+            mine.push("w", full(1))
+        assert pulled(mine) == [1.0]
+    assert len(cut) == cut[-1] > 30 and not ended
 
 
 @NOTHING_LEFT

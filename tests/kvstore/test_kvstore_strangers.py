@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import socket
+import stat
 import threading
 import time
 from contextlib import suppress
@@ -284,6 +285,20 @@ def test_an_address_that_others_reach_needs_a_secret():
         ServerClient(0, ("192.0.2.1", 1), 0, deadline=0.2)
     with pytest.raises(Refused, match="may be another user's: the secret of the run"):
         ServerClient(0, ("127.0.0.1", 1), 0, deadline=0.2)
+
+
+@pytest.mark.fault("F11", "another user of this machine at a Unix socket, with umask 000")
+def test_a_socket_belongs_to_this_user_whatever_the_umask():
+    before = os.umask(0)
+    try:
+        (server,) = tables(workers=1)
+    finally:
+        os.umask(before)
+    with closing(server):
+        assert stat.S_IMODE(os.stat(server.address).st_mode) == 0o600
+        with closing(store([server], 0, 1)) as (mine,):
+            mine.init("w", torch.zeros(3))
+            assert is_served(mine)
 
 
 @pytest.mark.fault("F11", "another user of this machine at a cluster on the loopback interface")

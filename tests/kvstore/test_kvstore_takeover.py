@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import textwrap
 import threading
 import time
@@ -31,6 +32,7 @@ from d2lps.kvstore.server.process import kill
 from d2lps.kvstore.server.register import Register, StoreRegister
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
+from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.frames import Broken
 
 SIZE, SERVERS, ROUNDS = 4000, 3, 8
@@ -139,6 +141,40 @@ def test_no_push_is_lost_or_counted_twice(kind):
     with cluster(kind, workers, 2, deadline=10, replicas=1, staleness=3) as servers:
         for end in each(servers, work, {40: "kill", 60: "restart", 121: "kill"}):
             assert end.tolist() == [float(sum(pushes * 1000**rank for rank in range(workers)))] * 2
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_no_pull_is_staler_than_allowed_whatever_is_killed(staleness):
+    """Each worker pushes into a row of its own, which thus counts its pushes; worker 2 is killed after 25."""
+    workers, pushes = 3, 60
+
+    def work(store):
+        store.init("w", torch.zeros(workers, 500, dtype=torch.float64))
+        store.set_optimizer("sgd", lr=-1.0)
+        pushed, out = torch.zeros(workers, 500, dtype=torch.float64), torch.empty(workers, 500, dtype=torch.float64)
+        pushed[store.rank] = 1.0
+        for number in range(1, pushes + 1):
+            if store.rank == 0 and number == 30:
+                servers.restart(0)
+                until_whole(servers)
+            if store.rank == 0 and number in (20, 40):
+                servers.kill(number // 20 - 1)
+            if store.rank == 2 and number == 26:
+                servers.kill_worker(2)
+                return out
+            store.push("w", pushed)
+            store.pull("w", out=out)
+            seen = out.min(1).values.tolist()
+            assert seen[store.rank] == number and min(seen[:2]) >= number - staleness, (number, seen)
+        store.barrier()
+        store.pull("w", out=out)
+        assert [row.unique().tolist() for row in out] == [[60.0], [60.0], [25.0]]
+        return out
+
+    options = {"staleness": staleness, "lost": "drop", "placement": {"large": 1000}}
+    with cluster("dist_ssp", workers, 2, deadline=10, replicas=1, **options) as servers:
+        for end in each(servers, work):
+            assert isinstance(end, torch.Tensor), end
 
 
 @pytest.mark.fault("F3", "both servers of a pair killed")
@@ -297,7 +333,7 @@ def work(store, rounds=3):
 
 
 def made(kind="dist_sync", replicas=1, **options):
-    return cluster(kind, 2, 2, replicas=replicas, deadline=10, placement={"large": 1000}, **options)
+    return cluster(kind, 2, 2, replicas=replicas, placement={"large": 1000}, **{"deadline": 10} | options)
 
 
 @cache
@@ -647,6 +683,37 @@ def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
         again(servers[0].pushpull, "w", full(100, SIZE), torch.empty(SIZE))
         again(servers[1].pull, "w", out := torch.empty(SIZE))
         assert out.unique().tolist() == [102.0]
+
+
+@PARTED
+@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize("ways", [{"up"}, {"down"}, {"up", "down"}])
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_a_primary_whose_bytes_are_held_back_counts_each_push_once(kind, ways, opens, monkeypatch):
+    """Those that come to server 0, those that it answers, or both; for a second, or until the error is typed."""
+    gates, lock, right = {}, threading.Lock(), wanted(kind)
+
+    def gate(address):
+        with lock:
+            return gates.get(address) or gates.setdefault(address, breaking.Gate(address))
+
+    class Through(socket.socket):
+        def connect(self, address):
+            super().connect(gate(address).here)
+
+    monkeypatch.setattr(handshake, "new_socket", lambda address: Through(socket.AF_UNIX))
+    with ExitStack() as undo, made(kind, deadline=10 if opens else 1) as servers:
+        undo.callback(lambda: [each.close() for each in gates.values()])
+        until_whole(servers)
+        shut = [gate(replica.address).shut for replica in servers.servers[0].replicas.values()]
+        for directions in shut:
+            directions |= ways
+            opens and threading.Timer(1.0, directions.clear).start()
+        ends = each(servers, work)
+        for directions in shut:
+            directions.clear()
+        for end in ends:
+            assert not opens and isinstance(end, KVError) or torch.equal(end, right), end
 
 
 @PARTED

@@ -1,12 +1,14 @@
 """Progress: an exercise that was passed stays passed, in the workspace, and nowhere else."""
 
 import re
+import threading
 
 import pytest
 from helpers import workspaces
 
 from d2lps import aggregate_at, check_exercise, progress, sharded, speak
 from d2lps.messages import LANGUAGES
+from d2lps.notebook import kept
 from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, tables
 
 
@@ -104,3 +106,18 @@ def test_a_chapter_that_is_not_there_is_refused_and_nothing_is_stored(place):
     with pytest.raises(ExerciseError, match="there is no chapter '99'; there are 00-in-15-minutes, "):
         progress("99")
     assert progress().ended == {}
+
+
+def test_hints_that_two_notebooks_get_at_once_are_all_counted(place):
+    """Each holds the folder in its own way, as two kernels do."""
+
+    def count() -> None:
+        for _ in range(50):
+            kept.count("hints", "own-gpu", "all-on-one")
+
+    notebooks = [threading.Thread(target=count) for _ in range(4)]
+    for notebook in notebooks:
+        notebook.start()
+    for notebook in notebooks:
+        notebook.join()
+    assert workspaces.contents(place) == {"hints-own-gpu.json": {"all-on-one": 200}}

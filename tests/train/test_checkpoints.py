@@ -97,6 +97,21 @@ def test_the_newest_is_gone_back_to_and_two_stay(store, tmp_path):
     assert own["mask"].tolist() == [0, 1, 2] and own["epoch"] == 3 and own["names"] == ["a", None]
 
 
+def test_keys_without_elements_come_back_on_another_number_of_servers(tmp_path):
+    keys, shapes = ["w", "none", "row"], [(5,), (0,), (0, 7)]
+    for servers in (1, 3):
+        with kvstore.cluster("dist_sync", workers=1, servers=servers, placement={"large": 2}) as (made,):
+            made.init(keys, [torch.zeros(shape) for shape in shapes])
+            made.set_optimizer("adam", lr=0.01)
+            checkpoints, outs = Checkpoints(tmp_path, made), [torch.ones(shape) for shape in shapes]
+            assert (checkpoints.resume() is None) == (servers == 1)
+            if servers == 1:
+                made.push(keys, outs)
+                checkpoints.save(1)
+            made.pull(keys, out=outs)
+            assert outs[0].tolist() == pytest.approx([-0.01] * 5) and [out.shape for out in outs[1:]] == shapes[1:]
+
+
 def saves(checkpoints, *counts):
     """Save at these numbers of steps; the key then holds 1 for the first save, 2 for the second, and so on."""
     for value, steps in enumerate(counts, 1):

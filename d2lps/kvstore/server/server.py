@@ -79,6 +79,8 @@ class Server:
             if not isinstance(address, str):
                 self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.bind(address)
+            if isinstance(address, str):
+                os.chmod(address, 0o600)  # whatever the umask; before it listens, no other user can connect
             self._listener.listen(socket.SOMAXCONN)
         except OSError as error:
             listener and listener.close()

@@ -51,9 +51,7 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     if verdict.passed and kept.kept("passed", id) is None:
         kept.keep("passed", id, {"day": date.today().isoformat()})
     if verdict.hint:
-        hints = kept.kept("hints", id) or {}
-        count = hints.get(verdict.mistake)
-        kept.keep("hints", id, hints | {verdict.mistake: (count if type(count) is int else 0) + 1})
+        kept.count("hints", id, verdict.mistake)
     return verdict
 
 
