@@ -103,16 +103,18 @@ class Folder:
 
     def sync(self, name: str) -> None:
         """When this returns, the content of the file survives a crash."""
-        file = self._file(name)
+        self._file(name)
         self._step()
+        file = self._file(name)  # others may have acted
         self.log.append(Operation("sync", name, file))
         self._disk.files[file].kept = self._disk.files[file].content
 
     def rename(self, old: str, new: str) -> None:
         """Give the file another name. A file of that name is replaced; one of the two is visible at each moment."""
         _require(new)
-        file = self._file(old)
+        self._file(old)
         self._step()
+        file = self._file(old)
         self.log.append(Operation("rename", old, file, new))
         if old != new:
             self._disk.names[new] = self._disk.names.pop(old)
@@ -120,8 +122,9 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Take the file away."""
-        file = self._file(name)
+        self._file(name)
         self._step()
+        file = self._file(name)
         self.log.append(Operation("remove", name, file))
         del self._disk.names[name]
         self._disk.pending.append({name: None})

@@ -12,7 +12,8 @@ from d2lps.notebook.grading import Failure, call, failure
 
 from .crashing_disk import Crash, Disk, Folder, Operation
 
-OTHER = "rank-0.momentum"  # another name, which begins like the first
+# Names that begin or end like the first, are as long, or have a checksum with the same end.
+OTHERS = ("rank-0.momentum", "rank-10", "layer-0", "rank-1", "rank-1576")
 MANY = 4  # files for each saved name are enough, however often it crashed
 
 
@@ -53,6 +54,7 @@ class _Judge:
         self.case, self.answer, self.name = case, answer, "rank-0"
         self.crashes = self.states = 0
         self.relied = set()  # what load reads when all is well
+        self.load_writes = False
 
     def all(self) -> dict[str, int]:
         self._first()
@@ -148,52 +150,59 @@ class _Judge:
                     raise failure("differs", "load-other", self.case, **values)
 
     def _readers(self) -> None:
-        """Another process loads before each operation of the second save."""
+        """Another process loads before each operation of the second save; a third one has loaded before, too."""
         disk = Disk()
-        save, _ = self._functions(Folder(disk))
-        call(self.case, save, self.name, data(1), none=True)
-
-        def before(number: int) -> None:
-            reader = Folder(disk.copy())
-            run = Run(disk.copy(), list(folder.log), [data(1), data(2)], False, number)
-            try:
-                _, load = self._functions(reader)
-                got = self._load(reader, load)
-            except Failure as error:
-                raise _Seen(self._failure(run, disk, reader, "reader-fails", _what(self.case, error))) from None
-            if got not in run.may:
-                raise _Seen(self._failure(run, disk, reader, "reader-wrong", _shown(got)))
-
-        folder = Folder(disk, before)
-        save, _ = self._functions(folder)
+        folder = Folder(disk, lambda number: self._reader(disk, folder, number))
+        (first, _), (second, _), (_, load) = (self._functions(each) for each in (Folder(disk), folder, Folder(disk)))
+        call(self.case, first, self.name, data(1), none=True)
+        self._load(folder, load)
+        folder.count = 0
         try:
-            call(self.case, save, self.name, data(2), refused=_Seen, none=True)
-        except _Seen as seen:
-            raise seen.failure from None
+            call(self.case, second, self.name, data(2), none=True)
+        except Failure as error:
+            if error.mistake == "raised":
+                raise failure("load-writes", "reader-spoils", self.case, got=_what(self.case, error)) from None
+            if self.load_writes and error.mistake == "differs":
+                error.mistake = "load-writes"
+            raise
+        for mistake, reader in (("load-writes", self._functions(Folder(disk))[1]), ("differs", load)):
+            if (got := self._load(folder, reader)) != data(2):
+                raise failure(mistake, "reader-late", self.case, got=_shown(got), right=_shown(data(2)))
+
+    def _reader(self, disk: Disk, folder: Folder, number: int) -> None:
+        reader = Folder(disk)
+        run = Run(disk.copy(), list(folder.log), [data(1), data(2)], False, number)
+        try:
+            got = self._load(reader, self._functions(reader)[1])
+            self.load_writes |= bool(reader.log)
+        except Failure as error:
+            raise self._failure(run, disk, reader, "reader-fails", _what(self.case, error)) from None
+        if got not in run.may:
+            raise self._failure(run, disk, reader, "reader-wrong", _shown(got))
 
     def _two_names(self, at: int) -> None:
-        """Another rank saves under its own name before one operation of this one."""
-        disk, name, other = Disk(), self.name, OTHER
+        """Other ranks save under their own names before one operation of this one."""
+        disk, names = Disk(), (self.name, *OTHERS)
 
         def before(number: int) -> None:
-            if number == at:
+            for rank, name in enumerate(OTHERS, 1) if number == at else ():
                 save, _ = self._functions(Folder(disk))
-                call(self.case, save, other, data(1, 1), none=True)
+                call(self.case, save, name, data(1, rank), none=True)
 
         folder = Folder(disk, before)
         save, load = self._functions(folder)
         try:
             for version in (1, 2):
-                call(self.case, save, name, data(version), none=True)
-            got = [self._load(folder, load, each) for each in (name, other)]
+                call(self.case, save, self.name, data(version), none=True)
+            got = [self._load(folder, load, each) for each in names]
         except Failure as error:
-            values = {"first": repr(name), "second": repr(other), "got": _what(self.case, error)}
+            values = {"first": repr(self.name), "others": _listed(OTHERS), "got": _what(self.case, error)}
             raise failure("same-name", "saves-fail", self.case, **values) from None
-        right = [data(2), data(1, 1) if folder.count >= at else None]
-        for each, found, wanted in zip((name, other), got, right, strict=True):
+        right = [data(2), *(data(1, rank) if folder.count >= at else None for rank in range(1, len(names)))]
+        for each, found, wanted in zip(names, got, right, strict=True):
             if found != wanted:
-                values = {"first": repr(name), "second": repr(other), "got": _shown(found), "right": _shown(wanted)}
-                raise failure("same-name", "saves-mixed", self.case, name=repr(each), **values)
+                values = {"first": repr(self.name), "others": _listed(OTHERS), "got": _shown(found)}
+                raise failure("same-name", "saves-mixed", self.case, name=repr(each), right=_shown(wanted), **values)
 
     def _rubbish(self) -> None:
         """Crashes leave files; there must not be more and more of them."""
@@ -236,17 +245,13 @@ class _Judge:
         return "differs"
 
 
-class _Seen(Exception):
-    """The states that a reader saw during the learner's save."""
-
-    def __init__(self, failure: Failure):
-        super().__init__()
-        self.failure = failure
-
-
 def _what(case: SaveCase, error: Failure) -> str:
     """Its sentence, without the case and the full stop."""
     return error.sentence.removeprefix(case.label).lstrip(":： ").rstrip(".。")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _left(disk: Disk) -> str:

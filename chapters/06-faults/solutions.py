@@ -96,6 +96,8 @@ WRONG = {
             "        fs.rename(", '        if name + ".data" in fs.names():\n            fs.remove(name + ".data")\n        fs.rename('))],
         "same-name": [edited(atomic_save, ("save(name, data):", 'save(whole, data):\n        name = "next"'),
                              (', name + ".data")', ', whole + ".data")'))],
+        "load-writes": [edited(atomic_save, ("def load(name):", 'def load(name):\n        if name + ".new" in fs.names():'
+                                             '\n            fs.remove(name + ".new")'))],
         "leaves-rubbish": [edited(atomic_save, ("save(name, data):", "save(whole, data):\n        name = whole + uuid.uuid4().hex"),
                                   (', name + ".data")', ', whole + ".data")'))],
         "differs": [edited(atomic_save, ("def load(name):", 'def load(name):\n        if name + ".new" in fs.names():'

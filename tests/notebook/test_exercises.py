@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import math
 import pickle
 import re
 import sys
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-from helpers.exercises import EXERCISES
+from helpers.exercises import EXERCISES, with_parameters
 from helpers.waits import LIVE
 
 import d2lps
@@ -469,3 +470,75 @@ def test_an_edit_changes_one_place_of_an_answer_and_has_to_fit_there():
     for absent_or_twice in ("no such words", "gpus"):
         with pytest.raises(ValueError):
             edited(fails_at_three, (absent_or_twice, ""))
+
+
+NUMBERS = [
+    "servers",
+    "interval",
+    "critical-batch",
+    "break-even",
+    "busbw",
+    "state-bytes",
+    "cache-hit",
+    "mfu",
+    "global-norm",
+]
+
+
+def in_numpy(value):
+    return numpy.asarray(value)[()]
+
+
+def in_torch(value):
+    import torch
+
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+
+
+@pytest.mark.parametrize("kind", [in_numpy, in_torch])
+@pytest.mark.parametrize("id", [*NUMBERS, "seven-steps", "mfu", "which-way"])
+def test_numbers_of_numpy_and_torch_are_answers(id, kind):
+    solution = texts_of(id).solution()
+
+    def each(value):
+        if isinstance(value, dict):
+            return {key: each(inner) for key, inner in value.items()}
+        if isinstance(value, tuple | list):
+            return type(value)(map(each, value))
+        return value if value is None else kind(value)
+
+    verdict = check_exercise(id, with_parameters(id, lambda *arguments: each(solution(*arguments))), "100 s")
+    assert verdict.passed, verdict
+
+
+def off(result):
+    return [each * (1 + 1e-5) for each in result] if isinstance(result, tuple) else result * (1 + 3e-6)
+
+
+@pytest.mark.parametrize(
+    "id, near", [("busbw", off), ("mfu", off), ("state-bytes", lambda result: math.nextafter(result, math.inf))]
+)
+def test_a_number_differs_from_the_right_one_beside_it(id, near):
+    solution = texts_of(id).solution()
+    verdict = check_exercise(id, with_parameters(id, lambda *arguments: near(solution(*arguments))))
+    got, right = re.search(r" is (.+), but (.+?)(?: bytes)? would be right", verdict.sentence).groups()
+    assert got != right and verdict.mistake == "differs", verdict
+
+
+def test_a_batch_that_is_not_the_least_takes_fewer_steps_than_wanted():
+    judging = course.chapter_module(texts_of("critical-batch").folder, "judge_critical_batch")
+    case = judging.BatchCase(20, 246, (1, 2), 20.05)
+    with pytest.raises(Failure, match="batches of 4921 take 20.04999 steps") as refused:
+        judging.judge(case, lambda *_: 4921)
+    assert "q = 20.05" in str(refused.value)
+
+
+def test_a_reduction_that_rounds_is_shown_with_the_digits_that_it_lacks():
+    import torch
+
+    def rounded(own, arrived):
+        return torch.logaddexp(own, arrived).round(decimals=2)
+
+    sentence = check_exercise("beyond-sums", lambda: d2lps.Reduction("x", rounded, -math.inf), "100 s").sentence
+    got, right = re.search(r" has (.+) in key .+, but (.+) would be right", sentence).groups()
+    assert got != right

@@ -318,3 +318,37 @@ def test_the_state_of_the_disk_is_in_the_sentence():
     told = check_exercise("atomic-save", wrong_answers("atomic-save")["no-sync"][0]).sentence.splitlines()
     assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
     assert told[2].endswith("rank-0.data: b''")
+
+
+RENAME = 'fs.rename(name + ".new", name + ".data")'
+NEW = 'if name + ".new" in fs.names():\n            '
+LOAD = "def load(name):\n        "
+
+
+@pytest.mark.parametrize(
+    "edits, mistake",
+    [
+        ([("return fs.read", "found = fs.read"),
+          ("else None", f"else None\n        {NEW}{RENAME}\n        return found")],
+         "load-writes"),
+        ([("def load(name):\n", LOAD + NEW + 'fs.remove(name + ".new")\n')], "load-writes"),
+        ([("return fs.read", "if name in had:\n            return had[name]\n        had[name] = fs.read"),
+          ("    return save", "    had = {}\n    return save"),
+          ("else None", "else None\n        return had[name] if had[name] is not None else had.pop(name)")],
+         "differs"),
+    ],
+)  # fmt: skip
+def test_others_may_load_in_the_midst_of_a_save(edits, mistake):
+    assert check_exercise("atomic-save", edited(SOLVED["atomic-save"], *edits)).mistake == mistake
+
+
+@pytest.mark.parametrize(
+    "short",
+    ["name[-1]", "name[:6]", "str(len(name))", "str(zlib.crc32(name.encode()) % 10)", 'name.split(".")[0]',
+     "str(zlib.crc32(name.encode()) % 100)"],
+)  # fmt: skip
+def test_names_that_are_made_shorter_collide(short):
+    begin = f'def save(whole, data):\n        import zlib\n        name = whole\n        name = "tmp" + {short}'
+    edits = ("def save(name, data):", begin), (', name + ".data")', ', whole + ".data")')
+    answer = edited(SOLVED["atomic-save"], *edits)
+    assert check_exercise("atomic-save", answer).mistake == "same-name"

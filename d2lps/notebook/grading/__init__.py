@@ -13,7 +13,7 @@ the names of this room; judges of answers that are not plans lie beside it::
 """
 
 from d2lps.notebook.grading.attempts import check_exercise, solution
-from d2lps.notebook.grading.calls import Stopped, call, in_turns, stop_thread
+from d2lps.notebook.grading.calls import Stopped, call, deadline, in_turns, stop_thread
 from d2lps.notebook.grading.course import ExerciseError
 from d2lps.notebook.grading.edits import edited
 from d2lps.notebook.grading.elsewhere import elsewhere, gradient, shared_names, size_kept
@@ -46,6 +46,7 @@ __all__ = [
     "Verdict",
     "call",
     "check_exercise",
+    "deadline",
     "edited",
     "elsewhere",
     "failure",

@@ -40,15 +40,33 @@ class Stopped(Ended):
     """The exception thrown into a thread after its deadline."""
 
 
-def within(seconds: float, work: Callable[[], object], used: Callable[[], float] = time.process_time) -> object:
-    """Return or raise the outcome of ``work()``, if this process computes for less than ``seconds`` meanwhile.
+def deadline(seconds: float, used: Callable[[], float] = time.process_time) -> Callable[[], float]:
+    """Return a function that returns the seconds that were missed, or 0.0 as long as there is time.
 
-    So the work has as much time on a busy machine. If it only waits, it has ten times as long.
+    Work that computes has ``seconds`` of the processor, which is longer on a busy machine; work that only waits has ten
+    times as long.
 
     Args:
-        seconds: The deadline.
-        work: What is done, in a thread of its own.
+        seconds: Counted from now.
         used: A clock of the processor time that the work has used.
+    """
+    began, used_before = time.monotonic(), used()
+
+    def late() -> float:
+        passed = time.monotonic() - began
+        if passed > seconds and used() - used_before > seconds:
+            return seconds
+        return seconds * WAITING if passed > seconds * WAITING else 0.0
+
+    return late
+
+
+def within(seconds: float, work: Callable[[], object], used: Callable[[], float] = time.process_time) -> object:
+    """Return or raise the outcome of ``work()``, if it is done by its :func:`deadline`.
+
+    Args:
+        seconds, used: As for :func:`deadline`.
+        work: What is done, in a thread of its own.
 
     Raises:
         Overtime: If it was not done by then.
@@ -68,23 +86,17 @@ def within(seconds: float, work: Callable[[], object], used: Callable[[], float]
 
     # The copied context sends the output of the work to the right cell.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
-    began, used_before = time.monotonic(), used()
     thread.start()
     try:
-        late = 0.0
-        while not late and not caught and thread.is_alive():
+        late, missed = deadline(seconds, used), 0.0
+        while not missed and not caught and thread.is_alive():
             thread.join(TICK)
-            passed = time.monotonic() - began
-            late = seconds * WAITING if passed > seconds * WAITING else 0.0
-            if passed > seconds and used() - used_before > seconds:
-                late = seconds
+            missed = late()
     finally:
-        if thread.is_alive():
+        if unfinished := thread.is_alive():
             stop_thread(thread)
-    if caught:
-        raise caught[0]
-    if late:
-        raise Overtime(late)
+    if unfinished:
+        raise caught[0] if caught else Overtime(missed)
     if "error" in outcome:
         raise outcome["error"]
     return outcome["value"]
