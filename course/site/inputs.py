@@ -25,8 +25,8 @@ SHARED = {
     "prose": ("chapters/[0-9]*/*.md",),
     "course_map": ("chapters/toc.toml",),
     "progress": ("chapters/toc.toml", "chapters/*/exercises.toml"),
-    "gpu-*.json": ("tests/benchmarks/measured/gpu-*.json",),
-    "step-*.json": ("tests/benchmarks/measured/step-*.json",),
+    "gpu-*.json": ("benchmarks/measured/gpu-*.json",),
+    "step-*.json": ("benchmarks/measured/step-*.json",),
 }
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

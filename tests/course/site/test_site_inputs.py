@@ -22,7 +22,7 @@ COMMENT = "\n# A further comment.\n"
 def copy(tmp_path_factory):
     """A copy of the package and the chapters."""
     root = tmp_path_factory.mktemp("copy")
-    for folder in ("d2lps", "chapters", "tests/benchmarks/measured"):
+    for folder in ("d2lps", "chapters", "benchmarks/measured"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
     return root
 
@@ -81,7 +81,7 @@ def test_a_change_of_a_module_counts_in_chapters_that_use_it(changes, file, chap
         ("d2lps/view/player/player.js", ALL),
         ("d2lps/view/drawing/drawing.css", ALL),
         ("d2lps/scaling/gpus.toml", {SCALING, MODEL, MEASURED}),
-        ("tests/benchmarks/measured/step-2026-11-28-16-processors.json", {MEASURED}),
+        ("benchmarks/measured/step-2026-11-28-16-processors.json", {MEASURED}),
         ("chapters/toc.toml", {SCALING}),  # its map
         ("chapters/01-data-parallelism/en.md", {MODEL, MEASURED}),  # they train on the texts of all chapters
         (f"chapters/{RING}/exercises.toml", {RING}),
