@@ -418,13 +418,16 @@ table("tokens", "block-takes", "message-takes", "predicted", "measured",
 # %% ledger
 long = LLAMA3[2]
 rows = []
-for context_gpus, data in ((1, 128), (16, 8)):
-    layout = long.layout._replace(context=context_gpus, data=data)
+for context_gpus, data, batches in ((1, 128, 1), (1, 128, 16), (16, 8, 16)):
+    layout = long.layout._replace(context=context_gpus, data=data, batches=batches)
     kept = memory(long.model, **layout._asdict())
     saved = sum(kept[kind].predicted
                 for kind in ("normalization", "attention", "perceptron"))
-    rows.append([context_gpus, data, show_size(saved), show_size(kept.predicted)])
-table("context-gpus", "replica-count", "activations", "in-all", rows=rows)
+    speed = throughput(long._replace(layout=layout))
+    rows.append([context_gpus, data, batches, show_size(saved),
+                 show_size(kept.predicted), f"{speed / 1e12:.0f}"])
+table("context-gpus", "replica-count", "micro-batches", "activations", "in-all",
+      "tera", rows=rows)
 
 # %% sent
 by = sent(long.model, long.layout)

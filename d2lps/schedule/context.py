@@ -78,10 +78,10 @@ def attention(
 ) -> Schedule:
     """Write one attention over n devices as a schedule: each has 1/n of the tokens, forward, or forward and backward.
 
-    Sent per device and pass, with K bytes of keys and values of all tokens and Q bytes of queries: (n−1)/n·K forward
-    and twice as much backward for ``gather`` and ``ring``, (n−1)/n·(K + 2Q)/n forward and as much backward for
-    ``heads``. Source: Liu et al., "Ring attention with blockwise transformers for near-infinite context", 2023; Jacobs
-    et al., "DeepSpeed Ulysses", 2023.
+    Sent per device and pass, with K bytes of keys and values of all tokens, G of their gradients and Q of queries:
+    (n−1)/n·K forward and (n−1)/n·(K + G) backward for ``gather`` and ``ring``, (n−1)/n·(K + 2Q)/n forward and as much
+    backward for ``heads``. Source: Liu et al., "Ring attention with blockwise transformers for near-infinite context",
+    2023; Jacobs et al., "DeepSpeed Ulysses", 2023.
 
     Args:
         devices: Their names.

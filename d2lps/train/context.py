@@ -62,7 +62,7 @@ def part(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
 
 
 def merge(one: Tensor, other: Tensor) -> Tensor:
-    """Return the part of attention that the keys of both contribute: associative and commutative, up to rounding."""
+    """Return the part of attention that the keys of both contribute: commutative, and associative up to rounding."""
     m = torch.maximum(one[..., :1], other[..., :1])
     sums = sum(torch.exp(each[..., :1] - m) * each[..., 1:] for each in (one, other))
     return torch.cat([m, sums], -1)

@@ -796,6 +796,12 @@ def test_the_numbers_of_chapter_14(executed):
     assert book.revealed("hide") == pytest.approx([23340], abs=5)
     assert book.shown("hide-table").startswith("6667 13333\n")
     assert [row[2] for row in book.rows("hide-table")[-4:]] == ["2593", "23340", "162", "1459"]
-    assert [row[-1] for row in book.rows("ledger")[1:]] == ["1.346 TB", "97.4 GB"]
-    speeds = [float(row[-1]) for row in book.rows("speed")[1:]]
-    assert speeds[0] < 380 < speeds[-1]
+    assert [row[2:] for row in book.rows("ledger")[1:]] == [
+        ["1", "82.21 GB", "113.3 GB", "33"],
+        ["16", "1.315 TB", "1.346 TB", "275"],
+        ["16", "82.21 GB", "97.4 GB", "257"],
+    ]
+    speeds = {row[0]: float(row[-1]) for row in book.rows("speed")[1:]}
+    assert speeds["2"] < 380 < speeds["4"]
+    sizes = {row[0]: float(row[2].split()[0]) for row in book.rows("sent")[1:] if row[2].endswith("GB")}
+    assert sizes["CP"] / sizes["TP"] == pytest.approx(0.08, abs=0.005)
