@@ -224,7 +224,7 @@ def _judge_one(
     running, gone = Running(nurseries, cells, answer, limits), None
     try:
         with running:
-            verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all, used=time.monotonic)
+            verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all, time.monotonic)
     except Failure as failure:
         row.mistake, row.sentence, row.hint = failure.mistake, failure.sentence, texts.hint(failure.mistake)
     except Gone as error:

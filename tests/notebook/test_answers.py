@@ -188,7 +188,7 @@ def test_there_are_enough_wrong_answers():
 def test_a_hostile_answer_gets_a_sentence(id, monkeypatch):
     be_impatient(monkeypatch)
     for hostile in HOSTILE:
-        verdict = check_exercise(id, with_parameters(id, hostile), "20 s")
+        verdict = check_exercise(id, with_parameters(id, hostile), "1 s")
         assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-from helpers.exercises import EXERCISES, with_parameters
+from helpers.exercises import EXERCISES, with_parameters, wrong_answers
 from helpers.waits import LIVE
 
 import d2lps
@@ -542,3 +542,28 @@ def test_a_reduction_that_rounds_is_shown_with_the_digits_that_it_lacks():
     sentence = check_exercise("beyond-sums", lambda: d2lps.Reduction("x", rounded, -math.inf), "100 s").sentence
     got, right = re.search(r" has (.+) in key .+, but (.+) would be right", sentence).groups()
     assert got != right
+
+
+WORLDS = ("sparse-pull", "local-sgd", "tensor-mlp", "bruck", "experts", "global-norm")
+
+
+def trying_for_ever(function):
+    """Return the function, called again whatever error it raises."""
+
+    def stubborn(*arguments):
+        while True:
+            with suppress(Exception):
+                return function(*arguments)
+
+    return stubborn
+
+
+@pytest.mark.parametrize("id", WORLDS)
+def test_a_mistake_keeps_its_name_if_the_answer_tries_for_ever(id):
+    for mistake, answers in wrong_answers(id).items():
+        for answer in answers:
+
+            def stubborn(*arguments, answer=answer):
+                return answer(*(trying_for_ever(each) if callable(each) else each for each in arguments))
+
+            assert check_exercise(id, with_parameters(id, stubborn), LIVE).mistake == mistake
