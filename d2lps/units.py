@@ -130,17 +130,15 @@ def show_number(value: float, digits: int = 4) -> str:
     return factor + "10" + str(int(power)).translate(RAISED)
 
 
-ROUNDING = 1e-5  # more than what rounding in 32 bits changes, on every processor
-
-
-def show_error(error: float, bound: float = ROUNDING) -> str:
+def show_error(error: float, bound: float | None = None) -> str:
     """Print a rounding error as ``< 10⁻⁵``, since its digits depend on the processor; a larger error in two digits.
 
-    ``bound`` leaves room for every processor: the default suits 32 bits, and ``1e-12`` suits 64.
+    ``bound`` leaves room for every processor: by default 10⁻⁵, which suits 32 bits; ``1e-12`` suits 64.
 
     >>> show_error(3e-7), show_error(0.2857), show_error(0.0, 1e-12)
     ('< 10⁻⁵', '0.29', '< 10⁻¹²')
     """
+    bound = 1e-5 if bound is None else bound
     return f"< {show_number(bound)}" if abs(error) < bound else show_number(error, 2)
 
 

@@ -119,4 +119,6 @@ CASES = (
     GpuCase("small", 192, 10, 6, 1024),
     GpuCase("gpt-18.4b", 30, 60, 4, 30),
     GpuCase("gpt-76.1b", 60, 60, 16, 512),
+    GpuCase("small", 24, 32, 8, 128),
+    GpuCase("small", 24, 32, 4, 1024),
 )

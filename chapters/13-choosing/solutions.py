@@ -48,7 +48,7 @@ WRONG = {
         "too-large": [edited(choose, (NEED, "0"))],
         "slow": [edited(choose, (SECONDS, "kept(model, layout)"))],
         "gives-up": [edited(choose, ("<= memory", "<= 0.8 * memory"))],
-        "does-not-divide": [edited(choose, (" or model.layers % p", ""))],
+        "does-not-divide": [edited(choose, (" or per_node % t", ""))],
         "differs": [lambda model, gpus, memory, per_node, batch: (per_node, 2, gpus)],
     },
     "experts": {

@@ -136,7 +136,7 @@ class Running:
         """End a process, and read how long it has run."""
         try:
             life.shutdown(socket.SHUT_WR)
-            life.settimeout(5)
+            life.settimeout(60)
             seconds = float(json.loads(life.recv(1000)))
             self.seconds += seconds
             self.overtime |= seconds > 0.8 * self.limits.seconds  # the kernel counts coarsely

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from helpers.classes import notebook, solving
 from helpers.confined import KERNELS, LIMITS, TRIES, Victim, confined
+from helpers.ranks import FORKED
+from helpers.waits import LIVE
 
 from course.classes import allowed, judging, running
 from course.classes.allowed import ABSENT, ALLOW, AND, EQUAL, KILL, LOAD, MACHINES, REFUSED, RETURN, program, table
@@ -119,23 +121,29 @@ def greedy(*_) -> None:
     raise Gone("strange")
 
 
+def judge_of(how, path, pipe) -> None:
+    """Judge a notebook in a process as small as the grader is, and send whether it ended by itself, and the result."""
+    judging.attempts.judged, judging._loaded = how, lambda *_: None
+    limits, nurseries = Short(memory=1 << 28), SimpleNamespace(language="en")
+    judge, data = running.Judging(Task("anh", path, name="1.ipynb"), nurseries, limits), b"at first"
+    while data and select.select([judge.end], [], [], LIVE)[0]:
+        data = os.read(judge.end, 1 << 20)
+        judge.data += data
+    judge.stop()
+    pipe.send((not data, judge.result()))
+
+
 @pytest.mark.parametrize("how, mistake", [(endless, "judge"), (endless_in_c, None), (greedy, "strange")])
-def test_judge_has_limits_of_its_own(monkeypatch, tmp_path, how, mistake):
+def test_judge_has_limits_of_its_own(tmp_path, how, mistake):
     """The answer is stopped, or the judge ends by itself and its notebook has no verdict."""
     (path := tmp_path / "1.ipynb").write_text(nbformat.writes(notebook(FIRST, {"split": solving("split")})))
-    monkeypatch.setattr(judging.attempts, "judged", how)
-    monkeypatch.setattr(judging, "_loaded", lambda *_: None)
-    limits, nurseries = Short(memory=1 << 28), SimpleNamespace(language="en")
-    judge = running.Judging(Task("anh", path, name="1.ipynb"), nurseries, limits)
-    data = b"at first"
-    try:
-        while data and select.select([judge.end], [], [], 60)[0]:
-            data = os.read(judge.end, 1 << 20)
-            judge.data += data
-    finally:
-        judge.stop()
-        result = judge.result()
-    assert not data, "it has not ended by itself"
+    ours, theirs = FORKED.Pipe()
+    process = FORKED.Process(target=judge_of, args=(how, path, theirs))
+    process.start()
+    theirs.close()
+    ended, result = ours.recv()
+    process.join(LIVE)
+    assert ended
     found = {row["exercise"]: (row["state"], row["mistake"]) for row in result["rows"]}
     assert found.get("split") == (mistake and ("stopped", mistake)) and bool(result["book"]["notes"]) == (not mistake)
 
