@@ -260,8 +260,6 @@ def test_the_pointer_shows_the_card_and_may_go_into_it(opened):
     page = browsers.hold_time(opened(viewport={"width": 360, "height": 640}, apart=True))
     card = page.locator(".term-card")
     assert card.is_hidden()
-    page.locator(".term").first.scroll_into_view_if_needed()
-    browsers.draw(page)  # the event of the scroll has come, which closes a card
     page.locator(".term").first.hover()
     page.clock.run_for(200)
     assert card.is_visible()
