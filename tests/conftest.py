@@ -58,6 +58,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         scopes = {each[-1].scope for each in item._fixtureinfo.name2fixturedefs.values()}
         item.user_properties.append(("shares", bool(scopes & {"module", "class"})))
+        if "site" in item.fixturenames and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1200))  # the first to ask waits for the runs of all chapters
     DURATIONS.arrange(items, os.environ.get("D2LPS_ORDER", ""), longest_first=hasattr(config, "workerinput"))
 
 

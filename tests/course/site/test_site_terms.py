@@ -7,6 +7,7 @@ import pytest
 from helpers import browser as browsers
 from helpers.axe import grave
 from helpers.small_book import edit, small
+from playwright.sync_api import expect
 
 from course.book.check import check_meanings
 from course.book.findings import BookError
@@ -257,23 +258,20 @@ def inside(page) -> bool:
 
 
 def test_the_pointer_shows_the_card_and_may_go_into_it(opened):
-    page = browsers.hold_time(opened(viewport={"width": 360, "height": 640}, apart=True))
+    page = opened(viewport={"width": 360, "height": 640}, apart=True)
     card = page.locator(".term-card")
-    assert card.is_hidden()
+    expect(card).to_be_hidden()
     page.locator(".term").first.hover()
-    page.clock.run_for(200)
-    assert card.is_visible()
+    expect(card).to_be_visible()
     assert card.inner_text().split("\n")[0].split() == ["máy", "thợ", "worker"]
     assert "máy thợ <b> & x" in card.inner_text() and inside(page)
     card.get_by_role("link").hover()
-    page.clock.run_for(400)
-    assert card.is_visible()
+    page.evaluate("new Promise((done) => setTimeout(done, 400))")  # ends after each shorter timer that had begun
+    expect(card).to_be_visible()
     page.mouse.move(300, 600)
-    page.clock.run_for(400)
-    assert card.is_hidden()
+    expect(card).to_be_hidden()
     page.locator(".term").last.hover()
-    page.clock.run_for(200)
-    assert card.is_visible()
+    expect(card).to_be_visible()
     assert inside(page)
     page.locator(".term-card a").click()
     page.wait_for_url("**/glossary.html#key")

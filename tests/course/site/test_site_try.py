@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import json
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -118,8 +119,8 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(ring):
     cell.locator("textarea").fill("while True: pass")
     cell.locator("textarea").press("Shift+Enter")
     sign = cell.locator(".try i")  # moves, and counts the seconds
-    for seconds in (2, 4):
-        expect(sign).to_have_text(f"{seconds} s", timeout=PATIENCE)
+    for seconds in ("[2-9]", "[4-9]"):  # a busy machine may leave one out
+        expect(sign).to_have_text(re.compile(rf"^({seconds}|\d\d+) s$"), timeout=PATIENCE)
     assert sign.evaluate("e => getComputedStyle(e, '::before').animationName") == "turn"
     cell.get_by_role("button", name="Stop").click()
     expect(cell.locator("[role=status]")).to_have_text(sentences("en")["browser.stopped"], timeout=PATIENCE)
