@@ -9,35 +9,33 @@ from helpers.notebooks import IN_LAB
 
 from course.book.workspace import show_contents
 
-SEEN = IN_LAB.items()  # a chapter with ranks; the other languages differ in the notebook alone
-
 pytestmark = pytest.mark.timeout(400)  # a test waits for the notebook that another process runs
 
 
 @pytest.fixture(scope="module")
 def seen(runs):
-    """``seen(chapter, language)``: what a reader sees of it."""
-    return lambda chapter, language: notebooks.seen(runs, chapter, language)
+    """``seen(chapter)``: what a reader sees of it."""
+    return lambda chapter: notebooks.seen(runs, chapter)
 
 
-@pytest.mark.parametrize("chapter, language", SEEN)
-def test_a_reader_runs_the_chapter_and_plays_the_run_just_made(seen, chapter, language):
-    shown = seen(chapter, language)
+@pytest.mark.parametrize("chapter", IN_LAB)
+def test_a_reader_runs_the_chapter_and_plays_the_run_just_made(seen, chapter):
+    shown = seen(chapter)
     assert FIRST in shown["address"]
     (style, clock), (later_style, later_clock) = shown["before"], shown["after"]
     assert later_style != style
     assert later_clock != clock
 
 
-@pytest.mark.parametrize("chapter, language", SEEN)
-def test_a_guess_after_all_cells_have_run_reveals_its_answer_at_once(seen, chapter, language):
-    before, after = seen(chapter, language)["revealed"]
+@pytest.mark.parametrize("chapter", IN_LAB)
+def test_a_guess_after_all_cells_have_run_reveals_its_answer_at_once(seen, chapter):
+    before, after = seen(chapter)["revealed"]
     assert (before > 0, before - after) == (True, 1)
 
 
-@pytest.mark.parametrize("chapter, language", SEEN)
-def test_it_opens_with_the_table_of_contents_and_axe_finds_nothing_grave_in_it(seen, chapter, language):
-    shown = seen(chapter, language)
+@pytest.mark.parametrize("chapter", IN_LAB)
+def test_it_opens_with_the_table_of_contents_and_axe_finds_nothing_grave_in_it(seen, chapter):
+    shown = seen(chapter)
     assert shown["contents"] is True
     assert shown["grave"] == []
 

@@ -18,7 +18,7 @@ from nbclient import NotebookClient
 from course.book.library import Book
 from course.site import runs
 from course.site.build import KEPT
-from course.site.execute import FIRST, OFFLINE, in_languages
+from course.site.execute import FIRST, in_languages
 from helpers import lab
 
 ROOT = Path(__file__).parents[2]
@@ -40,11 +40,9 @@ def run(folder: Path, chapter: str) -> runs.Run:
     return runs.Run(*once(folder / chapter, lambda here: _run(here, chapter))[0])
 
 
-def seen(folder: Path, chapter: str, language: str) -> dict:
-    """Return what a reader sees of the chapter in JupyterLab."""
-    if IN_LAB.get(chapter) == language:
-        return once(folder / chapter, lambda here: _run(here, chapter))[1]
-    return once(folder / f"{chapter}-{language}", lambda here: _read(here, chapter, language, OFFLINE)[1])
+def seen(folder: Path, chapter: str) -> dict:
+    """Return what a reader sees of the chapter in JupyterLab, in the language of ``IN_LAB``."""
+    return once(folder / chapter, lambda here: _run(here, chapter))[1]
 
 
 def once(here: Path, make: Callable[[Path], object]) -> object:
@@ -101,11 +99,7 @@ def _listed(made: runs.Run) -> list:
 def _run(folder: Path, chapter: str) -> tuple[list, dict | None]:
     if chapter not in IN_LAB:
         return _listed(runs.run(Book(ROOT), chapter, ROOT / KEPT)), None
-    text, what_is_seen = _read(folder, chapter, IN_LAB[chapter], FIRST)
+    picture = ROOT / f"tests/pictures/lab-{IN_LAB[chapter]}-{chapter}.png"
+    text, what_is_seen = lab.read(folder, chapter, IN_LAB[chapter], picture, FIRST)
     books = in_languages(nbformat.reads(text, as_version=4), ROOT / "chapters" / chapter)
     return _listed(runs.keep(Book(ROOT), chapter, ROOT / KEPT, runs.new(books))), what_is_seen
-
-
-def _read(folder: Path, chapter: str, language: str, before: str) -> tuple[str, dict]:
-    picture = ROOT / f"tests/pictures/lab-{language}-{chapter}.png"
-    return lab.read(folder, chapter, language, picture, before)
