@@ -78,7 +78,7 @@ def syllabus(book: Book) -> str:
         parts.append(f"### {title(slug)}\n")
         if can := outcomes((book.folder(slug) / "en.md").read_text("utf-8")):
             parts.append("Learners can\n\n" + "".join(f"* {each}\n" for each in can))
-        parts.append("".join(f"{i}. {question}\n" for i, (question, _) in enumerate(asked[slug], 1)))
+        parts.append("".join(f"{i}. {question}\n" for i, (question, _) in enumerate(asked.get(slug, ()), 1)))
     return "\n".join([*parts, POLICY])
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from d2lps.messages import html_language, language, only, text
 from d2lps.notebook.predict_page import as_data
-from d2lps.schedule import Schedule, ScheduleError, gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
-from d2lps.schedule.pipelines import Cell, Table
+from d2lps.schedule import Schedule, ScheduleError, pipeline
+from d2lps.schedule.pipelines import SCHEDULES, Cell, Table
 from d2lps.units import is_count
 from d2lps.view.drawing.lanes import LOOKS, PALE, on
 from d2lps.view.drawing.theme import STYLE, WORKERS
@@ -31,7 +31,6 @@ HERE = Path(__file__).parent
 EDIT = (HERE / "schedule_table.js").read_text("utf-8")
 LOOK = (HERE / "schedule_table.css").read_text("utf-8")
 
-KINDS = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb-h1": zero_bubble}
 MOST_DEVICES, MOST_MICRO, CHUNKS = 8, 16, (2, 4)  # what the menus offer
 # Sentences of the verdict that a table of d2lps.schedule has, too; the other ones are those of the editor alone.
 ERRORS = {
@@ -47,8 +46,8 @@ ERRORS = {
 }
 OWN = {"legal": ("slots",), "memory": ("node", "cell", "needed", "room")}
 OWN |= {"waits": ("node", "cell", "other", "by"), "waits-own": ("node", "cell", "other")}
-WORDS = (
-    "schedule gpipe 1f1b interleaved zb-h1 own devices micro chunks room unlimited total relative slots slot peak grid "
+WORDS = [*SCHEDULES] + (
+    "schedule own devices micro chunks room unlimited total relative slots slot peak grid "
     "cell left right up down empty undo reset keys paste field read"
 ).split()
 
@@ -90,16 +89,16 @@ def edit(
     if not isinstance(schedule, str):
         rows = _rows(schedule)
         kind, micro, chunks = _known(rows)
-    elif schedule in KINDS:
+    elif schedule in SCHEDULES:
         kind, rows = schedule, _rows(_made(schedule, devices, micro, chunks))
     else:
-        raise ScheduleError("kind", given=repr(schedule), names=" ".join(map(repr, KINDS)))
+        raise ScheduleError("kind", given=repr(schedule), names=" ".join(map(repr, SCHEDULES)))
     return ScheduleTable(rows, {"kind": kind, "micro": micro, "chunks": chunks, "room": room, "paste": paste})
 
 
 def _made(kind: str, devices: int, micro: int, chunks: int) -> Table:
     """Return the table of a schedule that the menus offer."""
-    return KINDS[kind](devices, micro, *([chunks] if kind == "interleaved" else []))
+    return SCHEDULES[kind](devices, micro, *([chunks] if kind == "interleaved" else []))
 
 
 def _known(rows: list[list[list]]) -> tuple[str, int, int]:
@@ -107,7 +106,7 @@ def _known(rows: list[list[list]]) -> tuple[str, int, int]:
     cells = [cell for row in rows for cell in row]
     micro = min(MOST_MICRO, max(1, len({batch for _, batch, _ in cells})))
     chunks = min(max(CHUNKS), max(min(CHUNKS), len({stage for *_, stage in cells}) // len(rows)))
-    for kind in KINDS if len(rows) <= MOST_DEVICES else ():
+    for kind in SCHEDULES if len(rows) <= MOST_DEVICES else ():
         with suppress(ScheduleError):
             if _rows(_made(kind, len(rows), micro, chunks)) == rows:
                 return kind, micro, chunks

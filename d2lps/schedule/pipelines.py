@@ -268,3 +268,8 @@ def _require(**counts: object) -> None:
     for name, value in counts.items():
         if not is_count(value, least=1):
             raise ScheduleError("count", name=name, value=repr(value))
+
+
+# The schedules by the names that d2lps.edit offers. A new one also needs its rows in notebook/schedule_table.js and its
+# name under [edit] in messages/; tests/notebook/test_schedule_table.py fails until it has them.
+SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb-h1": zero_bubble}

@@ -10,7 +10,7 @@ from helpers.axe import CONTRAST, grave
 
 from d2lps import cost, speak
 from d2lps.messages import LANGUAGES, text
-from d2lps.notebook.schedule_table import EDIT, KINDS, edit
+from d2lps.notebook.schedule_table import EDIT, edit
 from d2lps.schedule import (
     Schedule,
     ScheduleError,
@@ -23,6 +23,7 @@ from d2lps.schedule import (
     tensor_mlp,
     zero_bubble,
 )
+from d2lps.schedule.pipelines import SCHEDULES
 
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 PAGE = (
@@ -42,7 +43,7 @@ def printed_by_torch(name: str = "1F1B", micro: int = 4) -> str:
 
 
 def test_it_begins_with_a_name_a_table_or_a_schedule():
-    for name, make in KINDS.items():
+    for name, make in SCHEDULES.items():
         table = make(4, 8, 2) if name == "interleaved" else make(4, 8)
         shown = edit(name).table
         assert shown == edit(table).table == edit(pipeline(table)).table
@@ -144,7 +145,7 @@ def test_it_makes_the_same_schedules_and_judges_them_alike(law):
     made = 0
     for devices in range(1, 9):
         for micro in range(1, 17):
-            for name, make in KINDS.items():
+            for name, make in SCHEDULES.items():
                 for chunks in (2, 3, 4) if name == "interleaved" else (2,):
                     try:
                         table = make(devices, micro, chunks) if name == "interleaved" else make(devices, micro)
