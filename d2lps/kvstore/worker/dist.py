@@ -19,7 +19,6 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer, State, said
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
     KeySpec,
     Value,
@@ -487,30 +486,19 @@ class DistStore(KVStore):
 
     # ---- saving and loading, as worker 0
 
-    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        try:
-            self._ask(self.clients, Op.STATE, {"save": number, "keep": True})
-        except Exception:
-            self._tell(Op.STATE, {"save": number, "keep": False})
-            raise
-        return self._snapshot([*self._keys.values()], number, saving)
+    def _states(self) -> Iterator[tuple[KeySpec, State]]:
+        versions = [answer["versions"] for answer in self._ask(self.clients, Op.STATE, {})]
+        for spec in self._keys.values():
+            parts = [self._part_state(part.server, shard, versions[part.server][shard]) for part, shard in spec.parts]
+            yield spec, checkpoint.joined(parts)
 
-    def _snapshot(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        """Read what the servers keep, in pieces: other requests are answered in between."""
-        try:
-            for spec in keys:
-                parts = [self._snapshot_part(part.server, shard, number, saving) for part, shard in spec.parts]
-                yield spec, checkpoint.joined(parts)
-        finally:
-            self._tell(Op.STATE, {"save": number, "keep": False})
-
-    def _snapshot_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
+    def _part_state(self, server: int, shard: int, version: int) -> State:
+        """Read the state of a part in pieces, as it was in this version."""
         whole, size, layout = bytearray(), 1, {}
         while len(whole) < size:
-            saving._require_wanted()
-            client, metadata = self.clients[server], {"save": number, "part": shard, "from": len(whole)}
-            request = client.ask(Request(Op.STATE, metadata=metadata))
-            layout = client.wait(request, time.monotonic() + self._patience).metadata
+            metadata = {"part": shard, "from": len(whole), "version": version}
+            self._send([request := Request(Op.STATE, metadata=metadata, server=server)])
+            layout = request.answer.metadata
             whole += request.into
             size = checkpoint.size(layout)
         return checkpoint.decode(layout, memoryview(whole))
