@@ -87,7 +87,8 @@ class WorkerSession:
                 self._ok(frame)
                 time.sleep(0.01)
             self.close()
-            self.channel.remote and self.channel.remote.close()  # no other thread uses it
+            if self.channel.remote:  # no other thread uses it
+                self.channel.remote.close()
             self._ended(self, server_text("store.server.goodbye") if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:
