@@ -95,7 +95,7 @@ shake: $(ready) ## run the store's quick tests REPEAT=200 times, switching threa
 	status=$$?; [ $$status -le 1 ] || { echo "run $$i of $(REPEAT) ended with status $$status" >&2; exit 1; }; done
 
 simulate: $(ready) ## play replication under SCHEDULES=100000 random faults; shrink the first schedule that breaks a promise
-	$(python) -m d2lps.kvstore.replication $(SCHEDULES)
+	PYTHONPATH=tests $(python) -m helpers.simulation $(SCHEDULES)
 
 build: $(ready) ## write the notebooks and the syllabus again from lessons and texts
 	$(python) -m course.book build

@@ -27,7 +27,6 @@ FILES = {
     "step": "P26 P27 P28",
     "kvstore": "flow P4 small P5 P14 held",
     "replicas": "times failover catch-up",
-    "saving": "stall",
     "cluster": "lives P7 P8 racks",
     "hosts": "P29",
     "pipeline": "P15 P16",

@@ -27,7 +27,6 @@ PRINTED = {  # what each prints, at least
     "pipeline": ["P15 ", "P16 "],
     "player": ["first painted after", "script per frame"],
     "replicas": ["replicas=1 ÷ 0", "a new primary", "a newcomer"],
-    "saving": ["stall ÷ blocking"],
     "sharded": ["P17 ", "P18 "],
     "site": ["search|not measured"],
     "step": ["P26 ", "P27 ", "P28 "],

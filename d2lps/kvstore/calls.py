@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from enum import Enum
 from queue import SimpleQueue
 
 import torch
@@ -32,6 +33,15 @@ GRACE = 10.0  # seconds at most for which an interrupted call may go on with its
 
 class Interrupted(KVError):
     """The error of a call whose caller does not wait for it any more."""
+
+
+class Fate(Enum):
+    """What became of a call that was interrupted. Only a call that is still running may change anything any more."""
+
+    NEVER_BEGUN = "nothing of it was done"
+    DONE = "it was done before the interruption reached it"
+    FAILED = "it raised an error, which says what of it was done"
+    STILL_RUNNING = "its present step takes longer than GRACE"
 
 
 class Once:
@@ -106,8 +116,8 @@ class Call:
         self.stop = stop
         self.require_wanted()  # in this order: an interruption comes before this line, or finds ``stop``
 
-    def interrupt(self) -> bool:
-        """Make it end, wait until it has ended, and return True if it ever began."""
+    def interrupt(self) -> Fate:
+        """Make it end, and wait until it has ended, at most for GRACE seconds. Can be repeated."""
         until = time.monotonic() + GRACE
         while True:
             try:
@@ -116,7 +126,11 @@ class Call:
                 self.stop()
                 while self.begun and not self.ended.wait(0.05) and time.monotonic() < until:
                     pass
-                return self.begun
+                if self.error is not None:
+                    return Fate.FAILED
+                if not self.begun:
+                    return Fate.NEVER_BEGUN
+                return Fate.DONE if self.ended.is_set() else Fate.STILL_RUNNING
             except BaseException:  # a second Ctrl-C changes nothing: the first one is about to be raised
                 continue
 
@@ -201,9 +215,10 @@ class Calls:
         return self._mine.call
 
     def run(self, call: Call):
-        """Run ``call`` when no other call uses its keys, and return its result.
+        """Run ``call`` when no other call uses its keys, and return its result, or raise its error.
 
-        An exception that interrupts it gets the attributes ``counted`` and ``unknown`` of a KVError.
+        If its caller is interrupted, as by Ctrl-C, the call has ended, or ends with its present step, when this raises
+        that exception, which has the attributes ``counted`` and ``unknown`` of a KVError.
         """
         if os.getpid() != self._process:  # the threads are in another process
             raise Refused(text("store.forked"))
@@ -213,40 +228,46 @@ class Calls:
         try:
             self._ask(call)
             while not call.ended.wait(1.0):
-                if not self._open and not call.interrupt():
+                if not self._open and call.interrupt() is Fate.NEVER_BEGUN:
                     raise Refused(text("store.closed"))
         except Refused:
             raise
         except BaseException as interruption:
-            while True:
+            settled = False
+            while not settled:
                 try:
                     self._settle(call, interruption)
-                    break
+                    settled = True
                 except BaseException:  # a second Ctrl-C changes nothing: the first one is about to be raised
-                    continue
+                    pass
             raise
-        if call.error is None:
-            return call.result
-        try:
-            raise call.error
-        finally:
-            del call  # the traceback of the error would hold it, and with it the tensors
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                del call  # the traceback of the error would hold it, and with it the tensors
+        return call.result
 
     def _settle(self, call: Call, interruption: BaseException) -> None:
         """End an interrupted call, and note on ``interruption`` what it did. Can be repeated if interrupted itself."""
-        begun, error = call.interrupt(), call.error
-        if error is None and call.missed and self._open and (not begun or call.ended.is_set()):
-            if call.follow is None:
-                follow = Call(lambda: call.missed(begun))
-                follow.repairs = UNENDED
-                self._ask(follow)
-                call.follow = follow
-            until = time.monotonic() + GRACE
-            while not call.follow.ended.wait(0.05) and time.monotonic() < until:
-                pass
-            error = call.follow.result
+        fate = call.interrupt()
+        error = call.error
+        if fate in (Fate.NEVER_BEGUN, Fate.DONE) and call.missed and self._open:
+            error = self._missed(call, fate)
         with suppress(Exception):  # some exceptions take no attributes
             interruption.counted, interruption.unknown = getattr(error, "counted", ()), getattr(error, "unknown", ())
+
+    def _missed(self, call: Call, fate: Fate) -> KVError | None:
+        """Have a thread of the store do ``call.missed``, once, and return its error; None if that takes too long."""
+        if call.follow is None:
+            follow = Call(lambda: call.missed(fate is Fate.DONE))
+            follow.repairs = UNENDED
+            self._ask(follow)
+            call.follow = follow
+        until = time.monotonic() + GRACE
+        while not call.follow.ended.wait(0.05) and time.monotonic() < until:
+            pass
+        return call.follow.result
 
     def close(self) -> None:
         """Let running calls end; no other call begins."""

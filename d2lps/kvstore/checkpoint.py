@@ -79,11 +79,11 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
             to_disk(file.fileno())
             os.replace(beside, path)
         folder_to_disk(path.parent)  # else its name may be lost with the power, although the file is complete
-    except (OSError, ValueError) as error:
-        beside and _unlink(beside)
-        raise _not_saved(path, error) from None
-    except BaseException:
-        beside and _unlink(beside)
+    except BaseException as error:
+        if beside:
+            _unlink(beside)
+        if isinstance(error, OSError | ValueError):
+            raise _not_saved(path, error) from None
         raise
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from d2lps.algorithms import sharded
 from d2lps.kvstore.calls import Call, Calls, Push
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Memory, Optimizer, State, lent, remembered
-from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
+from d2lps.kvstore.optimizers import Memory, Optimizer, State, remembered
+from d2lps.kvstore.together import Load, Save, SetOptimizer
 from d2lps.kvstore.values import (
     Key,
     KeySpec,
@@ -59,7 +59,6 @@ class KVStore:
         self.optimizer: Optimizer | None = None
         self._patience = patience
         self._calls = Calls(f"d2lps store {name}".strip(), patience)
-        self._saving: Saving | None = None  # the last save in the background
         self._attempts = count(1)  # of calls of all workers, at worker 0
         self._barriers = 0  # how often all workers have met at barrier()
         self._passed: int | None = None  # the thread that was interrupted just as its barrier() was over
@@ -172,24 +171,17 @@ class KVStore:
             self._validate_steps(spec, chosen)
         self._run(SetOptimizer(self, chosen))
 
-    def save(self, path, background: bool = False, then: Callable[[], object] = bool) -> Saving | None:
+    def save(self, path, then: Callable[[], object] | None = None) -> None:
         """Write all keys, with the optimizer and its state, to a file. All workers call it; worker 0 writes.
 
-        No worker pushes or pulls meanwhile; in the midst of a round it is refused. With ``background`` all workers go
-        on at once, and the file gets the values that were there when they met. The older file stays until the new one
-        is complete. A save waits for the one before it, and raises its error, unless its ``wait`` has done so; then
-        the same call again saves. ``close`` waits up to a deadline for it.
+        No worker pushes or pulls meanwhile; in the midst of a round it is refused. The older file stays until the new
+        one is complete.
 
         Args:
             path (str or Path): The file.
-            background: Whether to return as soon as the servers keep what is to be written. Until that is written, they
-                and worker 0 hold it twice.
-            then: Called by worker 0 when the file is there, before the save is over.
-
-        Returns:
-            In the background: an object to wait for.
+            then: Called by worker 0 when the file is there, before the call returns on any worker.
         """
-        return self._run(Save(self, path, background, then))
+        self._run(Save(self, path, then))
 
     def load(self, path) -> None:
         """Read a file that :meth:`save` wrote into the keys, initialized as they were then. All workers call it.
@@ -228,11 +220,8 @@ class KVStore:
         self.barrier()  # as MXNet's users call it
 
     def close(self) -> None:
-        """Say goodbye; what this worker pushed stays. A save in the background is waited for, up to a deadline."""
-        try:
-            self._saving and self._saving._abandon(self._patience)
-        finally:
-            self._calls.close()
+        """Say goodbye; what this worker pushed stays."""
+        self._calls.close()
 
     def __enter__(self):
         return self
@@ -269,8 +258,8 @@ class KVStore:
         """Set the optimizer of all servers, as worker 0; a later one has a higher ``number``."""
         raise NotImplementedError
 
-    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        """Keep all keys as they are for save ``number``, as worker 0, and return their states, which may be lazy."""
+    def _states(self) -> Iterator[tuple[KeySpec, State]]:
+        """Yield the state of each key, as worker 0, while no worker pushes."""
         raise NotImplementedError
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
@@ -450,10 +439,9 @@ class LocalStore(KVStore):
     def _choose(self, optimizer: Optimizer, number: int) -> None:
         """Do nothing: the state of a key is looked at in its next step."""
 
-    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        snapshot = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
-        optimizer = self.optimizer
-        return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in snapshot)
+    def _states(self) -> Iterator[tuple[KeySpec, State]]:
+        for spec in self._keys.values():
+            yield spec, {"value": self._values[spec]} | remembered(self.optimizer, self._memory[spec])
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
         for spec, state in states:

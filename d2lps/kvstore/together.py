@@ -6,20 +6,13 @@ is refused has changed nothing. After any other error this store refuses all cal
 success, or a load is: meanwhile only some servers may have done what was asked.
 """
 
-import copy
 import json
-import math
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from d2lps.carriers.rendezvous import require_seconds
-from d2lps.kvstore import checkpoint, threads
-from d2lps.kvstore.calls import GRACE, UNENDED, Call, Interrupted, forget
-from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost, as_known
-from d2lps.kvstore.optimizers import Optimizer, State
-from d2lps.kvstore.values import KeySpec
+from d2lps.kvstore import checkpoint
+from d2lps.kvstore.calls import UNENDED, Call, Interrupted, forget
+from d2lps.kvstore.errors import KVError, Late, Refused, WorkerLost, as_known
+from d2lps.kvstore.optimizers import Optimizer
 from d2lps.messages import text
 
 LONG = 19  # deadlines more that the others wait for worker 0 while it works
@@ -154,147 +147,23 @@ class Load(Together):
 
 
 class Save(Together):
-    """Write a file of all keys: servers keep their values as they are now, and a thread of worker 0 writes them.
-
-    In the background the call ends as soon as they keep them; otherwise when the file is complete.
-    """
+    """Write a file of all keys: worker 0 reads them from the servers, and writes them."""
 
     name = "save"
 
-    def __init__(self, store, path, background: bool, then: Callable[[], object]):
+    def __init__(self, store, path, then: Callable[[], object] | None):
         super().__init__(store)
-        self.path, self.background, self.then = path, background, then
+        self.path, self.then = path, then
 
-    def lead(self, number: int) -> int:
-        store, before = self.store, self.store._saving
-        if before and not before._wait_over(LONG * store._patience, self):
-            raise Timeout(text("store.still-saving", path=before.path))
-        if before and before._error and not before._reported:
-            before._reported = True
-            raise Refused(text("store.not-saved", path=before.path, why=before._error))
+    def lead(self, number: int) -> None:
         checkpoint.require_place(self.path)
-        saving = Saving(store, self.path, number)
-        saving._begin(store._take_snapshot(number, saving), self.then)
-        if self.background:
-            store._saving = saving
-            return number
-        try:
-            saving._wait_over(math.inf, self)
-        except Interrupted:
-            saving._abandon()
-            saving._over.wait(GRACE)  # nothing is written once the call has raised
-            raise
-        if saving._error:
-            raise saving._error
-        return number
-
-    def follow_up(self, number: int) -> "Saving | None":
-        if not self.background:
-            return None
-        if self.store.rank:
-            if self.store._saving:
-                self.store._saving._over.set()  # worker 0 has waited for it
-            self.store._saving = Saving(self.store, self.path, number)
-        return self.store._saving
+        keys = {spec.key: (spec.shape, state) for spec, state in self.store._states()}
+        self.require_wanted()
+        checkpoint.write(self.path, checkpoint.Checkpoint(keys, self.store.optimizer))
+        if self.then:
+            self.then()
 
     def _is_harmless(self, error: KVError) -> bool:
         """Return True also if worker 0 has stopped: all others may go on, as a save changes nothing."""
         stopped = self._outcome is not None or isinstance(error, WorkerLost) and 0 in error.ranks
         return stopped or super()._is_harmless(error)
-
-
-class Saving:
-    """A save in the background, as ``store.save(path, background=True)`` returns it.
-
-    Attributes:
-        path (str or Path): The file.
-    """
-
-    def __init__(self, store, path, number: int):
-        self.path, self._store, self._number, self._process = path, store, number, os.getpid()
-        self._over, self._unwanted = threading.Event(), False
-        self._writes = False  # it is this worker that writes
-        self._error: KVError | None = None
-        self._reported = False  # the user of the store knows the error
-        self._waits = 0  # calls of wait() that all workers ended with Timeout
-
-    @property
-    def done(self) -> bool:
-        """Whether it is over, with success or not. Worker 0 writes and knows; the others know when they have waited."""
-        return self._over.is_set()
-
-    def wait(self, deadline: float | None = None) -> None:
-        """Wait until the file is on the disk. All workers call it, and all raise the error if there was one.
-
-        Args:
-            deadline: Seconds after which it raises Timeout while the save goes on; by default twenty deadlines of the
-                store.
-        """
-        seconds = LONG * self._store._patience if deadline is None else require_seconds("deadline", deadline, Refused)
-        if self._store._saving is not self:  # a later save has waited for this one, and raised its error
-            return
-        self._store._calls.run(WaitForSave(self._store, self, seconds))
-
-    def _begin(self, states: Iterator[tuple[KeySpec, State]], then: Callable[[], object]) -> None:
-        """Start the thread that writes ``states``, and calls ``then`` when the file is there."""
-        self._writes = True
-        threads.start(f"d2lps saves {self.path}", self._write, states, self._store.optimizer, then)
-
-    def _write(self, states: Iterator[tuple[KeySpec, State]], optimizer: Optimizer | None, then: Callable) -> None:
-        try:
-            keys = {spec.key: (spec.shape, state) for spec, state in states}
-            self._require_wanted()
-            checkpoint.write(self.path, checkpoint.Checkpoint(keys, optimizer))
-            then()
-        except BaseException as error:
-            self._error = as_known(error)
-        finally:
-            self._over.set()
-
-    def _require_wanted(self) -> None:
-        if self._unwanted:
-            raise Refused(text("store.closed-meanwhile"))
-
-    def _wait_over(self, seconds: float, call: Call) -> bool:
-        """Wait until it is over, within a call that may be interrupted."""
-        until = time.monotonic() + seconds
-        while not self._over.wait(min(0.05, max(0.0, until - time.monotonic()))):
-            if time.monotonic() >= until:
-                return False
-            call.require_wanted()
-        return True
-
-    def _abandon(self, seconds: float = 0.0) -> None:
-        """Wait so many seconds for its end. After that nothing is read for it, and no file is begun."""
-        if self._writes and os.getpid() == self._process:
-            try:
-                self._over.wait(seconds)
-            finally:
-                self._unwanted = True
-
-
-class WaitForSave(Call):
-    """Wait, with all workers, until a save in the background is over."""
-
-    def __init__(self, store, saving: Saving, seconds: float):
-        super().__init__(turn="wait")
-        self.store, self.saving, self.seconds = store, saving, seconds
-
-    def work(self) -> None:
-        store, saving, note = self.store, self.saving, None
-        number = saving._number << 16 | saving._waits  # the same until all have heard the outcome
-        if store.rank == 0:
-            with store._coming("saved", number):
-                over = saving._wait_over(self.seconds, self)
-            note = json.dumps({"over": over, "error": saving._error and str(saving._error)})
-        note = wait_for_first(store, "saved", number, note)
-        if note is None:
-            raise WorkerLost(text("store.first-lost", call="save"), (0,))
-        outcome = json.loads(note)
-        if not outcome["over"]:
-            saving._waits += 1
-            raise Timeout(text("store.still-saving", path=saving.path))
-        saving._over.set()
-        if outcome["error"]:
-            saving._reported = True
-            raise copy.copy(saving._error) or Refused(outcome["error"])

@@ -109,8 +109,8 @@ def work(
             gradients first.
         pause: seconds that this worker sleeps in every step, to make it slow.
         after: called with the number of steps done, after each step.
-        checkpoints: continue from the newest of these, if there is one, and save new ones while training goes on; given
-            on all workers or none.
+        checkpoints: continue from the newest of these, if there is one, and save new ones; given on all workers or
+            none.
         every: steps from one checkpoint to the next.
 
     Raises:
@@ -159,8 +159,7 @@ def work(
         if after is not None:
             after(done)
         if checkpoints and done % every == 0:
-            checkpoints.save(done, background=True)
-    checkpoints and checkpoints.wait()
+            checkpoints.save(done)
     store.barrier()
     store.pull(names, out=fresh)
     renew()

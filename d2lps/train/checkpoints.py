@@ -27,7 +27,6 @@ from d2lps.algorithms.placement import require_count
 from d2lps.kvstore.checkpoint import folder_to_disk, to_disk
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.together import Saving
 from d2lps.messages import text, why
 
 MANIFEST, STORE = "manifest.json", "store"
@@ -79,61 +78,44 @@ class Checkpoints:
     """
 
     def __init__(self, folder: "str | os.PathLike", store: KVStore, keep: int = 2):
-        self.folder, self.store, self.keep = (
-            Path(os.path.expanduser(folder)),
-            store,
-            require_count("keep", keep, error=Refused),
-        )
-        self._saving: Saving | None = None  # under way in the background, until ``wait`` is called
+        self.folder, self.store = Path(os.path.expanduser(folder)), store
+        self.keep = require_count("keep", keep, error=Refused)
 
-    def save(self, steps: int, own: Any = None, background: bool = False) -> None:
+    def save(self, steps: int, own: Any = None) -> None:
         """Write a checkpoint: the store, the random state (torch, numpy, Python) and ``own`` of each worker.
 
         All workers call this between two steps, which in a synchronous store is the same point of the training for
-        all. On return it is on the disk; in the ``background`` it is once :meth:`wait` returns.
+        all. On return it is on the disk.
 
         Args:
             steps: The number of steps done, 0 or more, also as a number of NumPy or a tensor without dimensions. The
                 same number again replaces the checkpoint of that number.
             own: Further state of this worker: numbers, texts, tensors, and lists and dicts of them, such as an
                 optimizer's ``state_dict()``.
-            background: Return while the store is still being written; ``own`` is written first.
 
         Raises:
-            CheckpointError: On all workers, if this checkpoint, or the one before it in the background, could not be
-                written; earlier ones are still there.
+            CheckpointError: On all workers, if this checkpoint could not be written; earlier ones are still there.
             Refused: If ``steps`` is no such number; nothing has been written, and no other worker was waited for.
             KVError: An error of the store.
         """
         steps = steps.item() if getattr(steps, "ndim", None) == 0 else steps
         require_count("steps", steps, least=0, error=Refused)
-        self.wait()
         draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
-        first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"
-        failure = self._failure(lambda: first and _emptied(draft))
+        mine, failure = draft / f"rank-{self.store.rank}", None
+        if self.store.rank == 0:
+            failure = self._failure(partial(_emptied, draft))
         self.store.barrier()
         failure = failure or self._failure(lambda: _written(mine, _packed(own)))
         # A worker that failed joins the barrier, too, so that the others do not wait in vain.
-        failure and _unlink(mine)
+        if failure:
+            _unlink(mine)
         self.store.barrier()
         if failure:
             raise failure
         if not all((draft / name).exists() for name in self._ranks()):
             raise CheckpointError(text("checkpoint.others", path=final))
-        finish = partial(self._finish, draft, final, steps)
-        self._saving = self.store.save(draft / STORE, background=True, then=finish)
-        background or self.wait()
-
-    def wait(self) -> None:
-        """Wait until the checkpoint in the background is on the disk. All workers call this before they end.
-
-        Raises:
-            CheckpointError: On all workers, if it could not be written; earlier ones are still there.
-            KVError: An error of the store.
-        """
-        saving, self._saving = self._saving, None
         try:
-            saving and saving.wait()
+            self.store.save(draft / STORE, then=partial(self._finish, draft, final, steps))
         except Refused as error:
             raise CheckpointError(text("checkpoint.written", path=self.folder, why=error)) from None
 
@@ -149,7 +131,6 @@ class Checkpoints:
             CheckpointError: If that checkpoint belongs to another model or another number of workers. Nothing has
                 changed then.
         """
-        self.wait()
         for path, manifest in self._whole():
             if manifest["workers"] != self.store.num_workers:
                 counts = {"there": manifest["workers"], "here": self.store.num_workers}
@@ -175,9 +156,11 @@ class Checkpoints:
         return [f"rank-{rank}" for rank in range(self.store.num_workers)]
 
     def _finish(self, draft: Path, final: Path, steps: int) -> None:
-        """Move the checkpoint into place; worker 0 does it when all files are there."""
-        if failure := self._failure(partial(self._move, draft, final, steps)):
-            raise failure
+        """Move the checkpoint into place, as worker 0, when all files are there. Raises Refused on all workers."""
+        try:
+            self._move(draft, final, steps)
+        except Exception as error:
+            raise Refused(why(error)) from None
 
     def _move(self, draft: Path, final: Path, steps: int) -> None:
         digests = {name: _digest(draft / name) for name in (STORE, *self._ranks())}

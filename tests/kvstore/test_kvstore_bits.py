@@ -15,7 +15,7 @@ from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.algorithms.placement import Placement
-from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost, checkpoint
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.store import DEFERRED, SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
@@ -152,10 +152,9 @@ def pull(held, rank, round_, part=0):
     return found[0][0].value if found else None
 
 
-def saved(held, number, key=0):
-    """The names of what a save of this number reads of a key."""
-    held.keep(0, number, True)
-    return [*held.kept(number, key)]
+def saved(held, key=0):
+    """Return the state of a key that a save reads."""
+    return checkpoint.decode(*held.state(0, key, held.versions(0)[key], 0))
 
 
 def ones(rank, elements=4):
@@ -256,9 +255,9 @@ def test_another_rule_begins_anew_and_so_does_the_first_one_after_it():
     held = table(workers=1)
     for round_, rule in enumerate(("sgd", "adagrad", "sgd"), 1):
         held.set_optimizer(0, MOMENTUM if rule == "sgd" else Optimizer.read(rule, {"lr": 1.0}))
-        assert saved(held, 2 * round_) == ["value"]  # nothing of another rule's is saved
+        assert [*saved(held)] == ["value"]  # nothing of another rule's is saved
         push(held, 0, round_, torch.ones(4))
-        assert set(saved(held, 2 * round_ + 1)) == {"value", *REMEMBERED[rule]}
+        assert set(saved(held)) == {"value", *REMEMBERED[rule]}
     assert pull(held, 0, 3).value.tolist() == [-3.0] * 4
 
 
@@ -360,7 +359,7 @@ def test_a_failed_update_reaches_all_workers_until_a_load(kind, monkeypatch):
         held.pull(rank, [(0, 1)], waiting.append)
     assert [str(error) for error in waiting] == [sentence] * len(waiting) and type(waiting[0]) is KVError
     with pytest.raises(KVError, match="could not be updated"):
-        held.keep(0, 1, True)
+        held.versions(0)
     for rank in (0, 1):  # the workers stay in step
         assert push(held, rank, 2, ones(rank))
     assert held.shards[0].value.tolist() == [0] * 4
@@ -392,7 +391,7 @@ def test_what_is_loaded_counts_all_at_once_and_once():
     held.stage(0, 1, 1, {"value": torch.full((4,), 2.0)}, MOMENTUM)
     held.commit(0, 1, 2, MOMENTUM)
     assert values(held) == [1, 2] and held.updates == MOMENTUM
-    assert (saved(held, 1, 0), saved(held, 2, 1)) == (["value", "velocity"], ["value"])
+    assert ([*saved(held, 0)], [*saved(held, 1)]) == (["value", "velocity"], ["value"])
     held.set_optimizer(0, None)
     held.commit(0, 1, 2, MOMENTUM)  # the answer was lost, and it is asked again
     assert held.updates is None
@@ -427,14 +426,14 @@ def test_late_parts_of_an_abandoned_load_are_refused():
     assert values(held)[0] == 1.0
 
 
-def test_a_lost_worker_gets_no_snapshot():
+def test_lost_worker_reads_no_state():
     held = SlotStore("dist_async", 2, lost="drop")
     held.init(0, "w", 1, torch.float32, torch.zeros(1))
-    held.keep(0, 1, True)
-    assert held.kept(1, 0)["value"] == 0
+    assert saved(held)["value"] == 0
     held.lose(0, "it is stopped")
-    with pytest.raises(Refused, match="what was kept for save 1 is not here any more"):
-        held.kept(1, 0)
+    for read in (lambda: held.versions(0), lambda: held.state(0, 0, 0, 0)):
+        with pytest.raises(WorkerLost, match="worker 0"):
+            read()
 
 
 # ---------------------------------------------------------------- every wait ends

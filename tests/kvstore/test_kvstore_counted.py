@@ -25,6 +25,7 @@ from d2lps.kvstore import KVError, Placement, Refused, Timeout, Unknown
 from d2lps.kvstore.calls import Call, Calls, Once
 from d2lps.kvstore.wire import PUSHES, Op
 from d2lps.kvstore.worker import dist
+from d2lps.kvstore.worker.client import Counted
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 NOTHING_LEFT = pytest.mark.usefixtures("nothing_left")
@@ -463,7 +464,7 @@ def test_in_place_nothing_is_written_once_it_is_interrupted(monkeypatch):
 
 def is_unknown(client, requests):
     for request in requests:
-        request.counted = None
+        request.counted = Counted.UNKNOWN
         request.fail(Unknown("it was sent, or was it not?"))
 
 

@@ -12,23 +12,20 @@ import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.ctrl_c import pressed
 from helpers.ranks import FORKED
 from helpers.scripts import forked, torchrun
-from helpers.stores import dies, each, pulled, soon, until_whole
+from helpers.stores import each, pulled
 from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.carriers import leftovers
-from d2lps.kvstore import KVError, Refused, Timeout, checkpoint
-from d2lps.kvstore.replication import Replica, View
-from d2lps.kvstore.replication.messages import Begin, Do, Keep, Push
-from d2lps.kvstore.together import Saving
+from d2lps.kvstore import Refused, checkpoint
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.worker.client import ServerClient
 
 KEYS, SIZES = ["w", 3, "empty"], (30_000, 7, 0)
@@ -124,7 +121,7 @@ def test_a_file_with_one_wrong_byte_or_too_few_is_refused(tmp_path):
         store.init("w", torch.ones(7))
         store.set_optimizer("adam", lr=0.1)
         store.pushpull("w", torch.ones(7), out=(out := torch.empty(7)))
-        store.save(path, background=True).wait()
+        store.save(path)
         whole = path.read_bytes()
         for at in range(len(whole)):
             for data in (whole[:at], whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :]):
@@ -252,23 +249,22 @@ def test_leftovers_of_a_killed_process_are_removed(saved, tmp_path):
         assert not left.exists()
 
 
-@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("kind", ["local", "dist_sync"])
-def test_a_place_that_cannot_be_written_or_read_is_refused_at_once_and_leaves_nothing(kind, background, tmp_path):
+def test_a_place_that_cannot_be_written_or_read_is_refused_at_once_and_leaves_nothing(kind, tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
 
     def work(store):
         began(store)
-        for path in (None, "", "a\0b", 3, "/", ".", ["a"], b"\0", *["\ud800"] * (not background)):
-            for call in (partial(store.save, background=background), store.load):
+        for path in (None, "", "a\0b", 3, "/", ".", ["a"], b"\0", "\ud800"):
+            for call in (store.save, store.load):
                 with pytest.raises(Refused):
                     call(path)
         for path in ("/nowhere/at/all/saved", tmp_path / "folder"):
             with pytest.raises(Refused, match="cannot be saved in"):
-                store.save(path, background=background)
+                store.save(path)
         with pytest.raises(Refused, match="it is there, and no file"):
-            store.save(tmp_path / "pipe", background=background)
+            store.save(tmp_path / "pipe")
         for path, sentence in (("none", "cannot be read"), ("pipe", "is no store that d2lps saved")):
             with pytest.raises(Refused, match=sentence):
                 store.load(tmp_path / path)
@@ -321,7 +317,7 @@ def test_the_disk_writes_its_own_cache_too_on_macos(tmp_path, monkeypatch):
     assert (asked, len(flushed)) == ([51, 51], 1)
 
 
-# ---------------------------------------------------------------- a save while training continues
+# ---------------------------------------------------------------- the values in a file
 
 
 def began(store, rule="sgd"):
@@ -353,20 +349,6 @@ def saved_and_stepped(store, path):
     return saved
 
 
-@pytest.fixture
-def held(monkeypatch):
-    """Worker 0 does not begin to write before this event is set."""
-    gate, write = threading.Event(), Saving._write
-
-    def waiting(*arguments):
-        assert gate.wait(2 * LIVE)
-        write(*arguments)
-
-    monkeypatch.setattr(Saving, "_write", waiting)
-    yield gate
-    gate.set()
-
-
 def gone_on(path, rule, rounds):
     """Return the values of a local store that loads the file and takes one step with the sum of two pushes."""
     with kvstore.create("local") as store:
@@ -380,49 +362,25 @@ def gone_on(path, rule, rounds):
         return out
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("kind, replicas", KINDS)
-def test_a_save_has_the_values_at_the_barrier(kind, replicas, rule, tmp_path, held):
-    """Value, memory and optimizer, while later steps change all of them; and the steps have the bits that they had."""
-    path, also, expected = tmp_path / "saved", tmp_path / "also", None
+def test_file_has_the_values_that_all_workers_pulled(kind, replicas, tmp_path):
+    path = tmp_path / "saved"
 
-    def work(store, background):
-        began(store, rule)
+    def work(store):
+        began(store, "adam")
         there = stepped(store, range(3))
-        if not background:
-            held.set()
-            store.save(path)
-            held.clear()
-            return there, stepped(store, range(3, 6))
-        said = store.save(also, background=True)
-        after = stepped(store, range(3, 5))
-        store.set_optimizer(rule, **RULES[rule] | {"lr": 9.0})
-        store.set_optimizer(rule, **RULES[rule])
-        after = stepped(store, range(5, 6))
-        assert not said.done and not also.exists()
-        store.barrier()
-        held.set()
-        said.wait()
-        assert said.done
-        return there, after
+        store.save(path)
+        return there, stepped(store, range(3, 6))
 
-    for background in (False, True):
-        with stores(kind, replicas) as made:
-            found = each(made, work, background)
-            for one in found:
-                assert not isinstance(one, Exception), one
-                assert equal(one[0], found[0][0]) and equal(one[1], found[0][1])
-        if background:
-            assert equal(found[0][0], expected[0]) and equal(found[0][1], expected[1])
-        expected = found[0]
-    assert also.read_bytes() == path.read_bytes(), "so all that is known of a file is known of this one"
+    with stores(kind, replicas) as made:
+        found = each(made, work)
+    assert all(equal(gone_on(path, "adam", ()), there) for there, _ in found)
     if kind == "dist_sync":
-        assert equal(gone_on(also, rule, range(3, 6)), expected[1])
+        assert equal(gone_on(path, "adam", range(3, 6)), found[0][1])
 
 
-@pytest.mark.fault("F2", "server killed while its store is saved in the background")
-def test_the_backup_continues_after_its_server_is_killed_during_a_read(tmp_path, monkeypatch):
-    """It has kept the same, and goes on with it, whoever takes the place of the dead one."""
+@pytest.mark.fault("F2", "server killed while its store is saved")
+def test_save_continues_at_the_backup_of_a_killed_server(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "PIECE", 1000)
     ask, asked, killed = ServerClient.ask, [], []
 
@@ -436,66 +394,40 @@ def test_the_backup_continues_after_its_server_is_killed_during_a_read(tmp_path,
     monkeypatch.setattr(ServerClient, "ask", killing)
     ends = {}
 
-    def work(store, background):
+    def work(store, replicas):
         began(store, "adam")
         stepped(store, range(3))
-        said = store.save(tmp_path / str(background), background=background)
-        after = stepped(store, range(3, 6))
-        said and said.wait()
-        return after
+        if not replicas:
+            monkeypatch.setattr(ServerClient, "ask", ask)
+        store.save(tmp_path / str(replicas))
+        return stepped(store, range(3, 6))
 
-    for background in (True, False):
-        with stores(replicas=int(background)) as made:
-            ends[background], other = each(made, work, background)
-            assert equal(ends[background], other)
+    for replicas in (1, 0):
+        with stores(replicas=replicas) as made:
+            ends[replicas], other = each(made, work, replicas)
+            assert equal(ends[replicas], other)
         assert killed
-    assert equal(ends[True], ends[False])
-    assert (tmp_path / "True").read_bytes() == (tmp_path / "False").read_bytes()
+    assert equal(ends[1], ends[0])
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "0").read_bytes()
 
 
-def test_a_repeated_keep_takes_one_snapshot():
-    """An answer may be lost, and what is asked again may come late."""
-    replica = Replica("a", View(1, ("a",)), (), 1, "dist_sync")
-    said = [Begin("w", None, ()), Keep(1, True), Push(0, 0, 0, 0, 1, "gradient"), Keep(1, True), Keep(1, False)]
-    seen = []
-    for number, each_ in enumerate([*said, Keep(1, True), Keep(2, True), Keep(1, False)]):
-        request = each_._replace(view=1, id=number) if isinstance(each_, Push) else Do(1, number, 0, each_)
-        replica.receive(("worker", 0), request, 0.0)
-        seen.append((replica.kept.number, [part.version for part in replica.kept.parts]))
-    assert seen == [(0, []), (1, [0]), (1, [0]), (1, [0]), (1, []), (1, []), (2, [1]), (2, [1])]
-
-
-def test_a_snapshot_is_lost_with_both_of_its_servers(tmp_path, held):
-    """A newcomer has what is there now, not what was: that save fails, and the next one does not."""
-    path = tmp_path / "saved"
-
-    def work(store):
-        before = saved_and_stepped(store, path)
-        held.clear()
-        said = store.save(path, background=True)
-        if store.rank == 0:
-            for number in range(3):
-                made.kill(number)
-                soon(lambda number=number: all(number not in view.members for view in made.views))
-                made.restart(number)
-                until_whole(made)
-        store.barrier()
-        held.set()
-        with pytest.raises(Refused, match="what was kept for save 3 is not here any more: save again"):
-            said.wait()
-        assert path.read_bytes() == before
-        store.save(path)
-        return path.read_bytes() != before
-
-    held.set()
-    with stores(replicas=1) as made:
-        assert each(made, work) == [True, True]
+def test_state_that_a_push_has_changed_since_the_save_began_is_refused():
+    """So a worker that one server has given up, and another not yet, tears no file."""
+    server = SlotStore("dist_async", workers=2)
+    number = server.init(0, "w", 1, torch.float32, torch.zeros(1))
+    server.set_optimizer(0, Optimizer.read("sgd", {"lr": 1.0}))
+    versions = server.versions(0)
+    layout, payload = server.state(0, number, versions[number], 0)
+    assert checkpoint.decode(layout, payload)["value"].tolist() == [0.0]
+    server.push(1, number, 1, torch.ones(1))
+    with pytest.raises(Refused, match="key w has changed since this save began: save again"):
+        server.state(0, number, versions[number], 0)
+    layout, payload = server.state(0, number, server.versions(0)[number], 0)
+    assert checkpoint.decode(layout, payload)["value"].tolist() == [-1.0]
 
 
 @pytest.mark.parametrize("kind, replicas", [("local", 0), ("dist_sync", 0), ("dist_async", 1)])
-def test_a_failed_save_leaves_the_older_file_and_is_raised_by_wait_or_the_next_save(
-    kind, replicas, tmp_path, monkeypatch
-):
+def test_failed_save_leaves_the_older_file_and_may_be_repeated(kind, replicas, tmp_path, monkeypatch):
     path, fsync = tmp_path / "saved", os.fsync
 
     def full(descriptor):
@@ -512,153 +444,28 @@ def test_a_failed_save_leaves_the_older_file_and_is_raised_by_wait_or_the_next_s
         fsync_is(full)
         with pytest.raises(Refused, match="No space left"):
             store.save(path)
-        said = store.save(path, background=True)
-        for _ in range(2):
-            with pytest.raises(Refused, match="No space left"):
-                said.wait()
-        assert said.done
-        store.save(path, background=True)
-        with pytest.raises(Refused, match=r"the earlier save in .* failed: .*No space left.* call save again"):
-            store.save(path)
         assert path.read_bytes() == before and os.listdir(tmp_path) == ["saved"]
         fsync_is(fsync)
-        store.save(path, background=True).wait()
+        store.save(path)
         return path.read_bytes() != before
 
     with stores(kind, replicas) as made:
         assert all(found is True for found in each(made, work))
 
 
-def test_one_file_is_written_after_the_other(tmp_path, held):
-    def work(store):
-        began(store)
-        first = store.save(tmp_path / "first", background=True, then=lambda: done.append("first"))
-        stepped(store, range(1))
-        if store.rank == 0:
-            threading.Timer(0.2, held.set).start()
-        second = store.save(tmp_path / "second", background=True, then=lambda: done.append("second"))
-        assert store.rank or first.done, "the second save has not waited"
-        second.wait()
-        first.wait()  # also later
-        return first.done
-
-    done = []
-    with stores() as made:
-        assert each(made, work) == [True, True]
-    assert done == ["first", "second"]
-
-
-def test_a_wait_that_timed_out_or_was_interrupted_may_be_repeated(tmp_path, held):
-    with kvstore.create("local") as store:
-        began(store)
-        said = store.save(tmp_path / "saved", background=True)
-        with pytest.raises(Timeout, match="is still being saved in .*saved: wait longer"):
-            said.wait(0.1)
-        with pytest.raises(Refused, match="deadline"):
-            said.wait(-1)
-        with pressed(), pytest.raises(KeyboardInterrupt):
-            said.wait()
-        assert not said.done
-        stepped(store, range(1))
-        held.set()
-        said.wait(LIVE)
-        assert said.done
-    assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
-
-
-def test_close_waits_for_the_file_on_worker_0_alone(tmp_path, held):
-    def work(store):
-        began(store)
-        said = store.save(tmp_path / "saved", background=True)
-        if store.rank == 0:
-            threading.Thread(target=lambda: closed.wait(LIVE) and held.set(), daemon=True).start()
-        store.close()
-        done = said.done
-        closed.set()  # by worker 1, while the file waits
-        return done
-
-    closed = threading.Event()
-    with stores(deadline=LIVE) as made:
-        assert each(made, work) == [True, False]
-    assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
-
-
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp_path, held):
-    path = tmp_path / "saved"
-    held.set()
-    with stores(replicas=replicas, workers=1, deadline=0.5) as (store,):
-        before = saved_and_stepped(store, path)
-        held.clear()
-        said = store.save(path, background=True)
-        store.close()
-        assert not said.done
-        held.set()
-        assert said._over.wait(LIVE)
-        with pytest.raises(Refused, match="closed"):
-            said.wait()
-        assert isinstance(said._error, KVError) and "closed" in str(said._error)
-    assert path.read_bytes() == before and os.listdir(tmp_path) == ["saved"]
-
-
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_a_worker_lost_meanwhile_does_not_end_a_save(replicas, tmp_path, held):
-    """The call that needs the lost worker raises; the file is what it was to be."""
-
-    def work(store):
-        began(store)
-        there = stepped(store, range(2))
-        said = store.save(tmp_path / "saved", background=True)
-        if store.rank == 1:
-            dies(store)
-            return there
-        with pytest.raises(KVError, match="worker 1"):
-            stepped(store, range(2, 5))
-        held.set()
-        assert said._over.wait(LIVE) and said._error is None
-        return there
-
-    with stores(replicas=replicas, deadline=1) as made:
-        there, _ = each(made, work)
-    assert equal(gone_on(tmp_path / "saved", "sgd", ()), there)
-
-
-def test_a_lost_worker_0_leaves_the_older_file_and_no_snapshot(tmp_path, held):
-    path = tmp_path / "saved"
-
-    def work(store):
-        before = saved_and_stepped(store, path)
-        store.barrier()
-        held.clear()
-        said = store.save(path, background=True)
-        if store.rank == 0:
-            return dies(store) or before
-        with pytest.raises(KVError, match="worker 0"):
-            said.wait()
-        return path.read_bytes()
-
-    held.set()
-    with stores(deadline=1) as made:
-        before, after = each(made, work)
-        assert before == after
-        soon(lambda: not any(server.store.slot.core.kept.here for server in made.servers))
-        held.set()
-
-
 # ---------------------------------------------------------------- the disk, and kill -9
 
 
 def saves(pipe, path, prepare, *arguments):
-    """In a process of its own: a store is saved, changed, and saved in the background once more."""
+    """In a process of its own: a store is saved, changed, and saved once more."""
     torch.set_num_threads(1)
     with kvstore.create("local") as store:
         began(store)
         store.save(path)
         stepped(store, range(1))
         prepare(path, *arguments)
-        said = store.save(path, background=True)
         try:
-            said.wait()
+            store.save(path)
             pipe.send("saved")
         except Refused as error:
             pipe.send(str(error))
@@ -728,7 +535,7 @@ def old_and_new(tmp_path_factory):
     return old, path.read_bytes()
 
 
-@pytest.mark.fault("F8", "killed at every step of a save in the background")
+@pytest.mark.fault("F8", "killed at every step of a save")
 @pytest.mark.parametrize(
     "step, number", [*((step, signal.SIGKILL) for step in [*STEPS, None]), ("write", signal.SIGTERM)]
 )
@@ -778,13 +585,12 @@ with kvstore.create("dist_sync", servers=1, joining=60.0) as store:
         checkpoint.to_disk = slow
     else:
         threading.Thread(target=fails, daemon=True).start()
-    saving = store.save(folder / "saved", background=not exits)
-    exits or saving.wait()
+    store.save(folder / "saved")
 """
 
 
 @pytest.mark.fault("F8", "worker 0 ended by torchrun, during a save, because another worker has failed")
-@pytest.mark.parametrize("exits", [False, True], ids=["dies, in the background", "exits, in the foreground"])
+@pytest.mark.parametrize("exits", [False, True], ids=["dies", "exits"])
 def test_ended_by_torchrun_the_old_file_is_there_or_the_new_one(exits, tmp_path):
     (script := tmp_path / "script.py").write_text(ENDED)
     (folder := tmp_path / "files").mkdir()
@@ -806,7 +612,7 @@ def limited(path, nbytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
 
 
-@pytest.mark.fault("F8", "a file that may not be so long, in the background")
+@pytest.mark.fault("F8", "a file that may not be so long")
 def test_a_file_that_cannot_grow_leaves_the_old_one(tmp_path, old_and_new):
     path, (old, new) = tmp_path / "saved", old_and_new
     for nbytes in (10, len(new) - 1):
@@ -833,7 +639,7 @@ def on_a_small_disk(pipe, path, room):
     pipe.send((path.read_bytes(), os.listdir(path.parent)))
 
 
-@pytest.mark.fault("F8", "a disk that is full, in the background")
+@pytest.mark.fault("F8", "a disk that is full")
 def test_a_disk_that_is_full_leaves_the_old_one(tmp_path, old_and_new):
     pipe, theirs = FORKED.Pipe()
     room = sum(map(len, old_and_new)) - 8192

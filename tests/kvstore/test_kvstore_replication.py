@@ -1,6 +1,5 @@
 """The rules of replication: no schedule of faults breaks a promise, and a wrong way to replicate breaks one."""
 
-import subprocess
 import sys
 from dataclasses import replace
 from random import Random
@@ -20,8 +19,9 @@ from helpers.replicas import (
     TrustsAnOldAnswer,
     made,
 )
+from helpers.simulation import broken, lines, main, shrunk
 
-from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, Requests, View, broken, story
+from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, Requests, View, World, story
 from d2lps.kvstore.replication.messages import (
     Ack,
     AddUp,
@@ -41,7 +41,6 @@ from d2lps.kvstore.replication.messages import (
     Summed,
     Values,
 )
-from d2lps.kvstore.replication.world import World, shrunk
 
 A, B, L, W = "a", "b", "l", ("worker", 0)
 PARTED = pytest.mark.fault("F5", "primary cut off from all but a worker")
@@ -96,10 +95,18 @@ def test_a_schedule_that_breaks_a_promise_is_made_simple():
     assert not simple.troubles and (simple.parts, simple.torn, simple.skew) == (1, 0.0, 0.0)
 
 
-def test_the_program_prints_the_played_schedules():
-    command = [sys.executable, "-m", "d2lps.kvstore.replication", "50", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("50 schedules, no promise broken: {'done': ")
+def test_simulation_prints_the_played_schedules(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["simulation", "50", "--seed", "7"])
+    assert main() == 0
+    assert capsys.readouterr().out.startswith("50 schedules, no promise broken: {'done': ")
+
+
+def test_simulation_prints_the_simplest_schedule_that_breaks_a_promise(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["simulation", "50"])
+    monkeypatch.setattr(World.__init__, "__defaults__", (AnswersEarly, *World.__init__.__defaults__[1:]))
+    assert main() == 1
+    *_, last = capsys.readouterr().out.partition("the simplest schedule that breaks it: FaultPlan(seed=")
+    assert "what happened before:" in last and " ms  worker0 → server0  Push(" in last
 
 
 def test_a_recorded_run_is_a_trace_for_the_player():
@@ -111,7 +118,7 @@ def test_a_recorded_run_is_a_trace_for_the_player():
     assert pushes == {(f"worker{rank}", round) for rank in range(3) for round in range(1, trace.steps + 1)}
     answers = [event for event in trace.events if event.dst.startswith("worker")]
     assert {event.carries for event in answers} == {("worker0", "worker1", "worker2")}
-    assert len([*story.lines(world)]) == len(world.deliveries)
+    assert len([*lines(world)]) == len(world.deliveries)
     deaths = {(event.src, event.start) for event in trace.events if event.kind == "gone"}
     assert deaths and deaths <= {(story.shown(name), time) for time, name in world.deaths}
 

@@ -263,7 +263,7 @@ def test_a_save_or_load_that_was_interrupted_is_done_again(tmp_path):
     store.set_optimizer("sgd", lr=-1.0)
     for value in (1.0, 2.0):
         store.push("w", full(1))
-        interrupted_as_it_was_done(store, Save(store, path, False, bool))
+        interrupted_as_it_was_done(store, Save(store, path, None))
         with pytest.raises(Refused, match="the last save did not end on all workers"):
             store.push("w", full(1))
         store.save(path)

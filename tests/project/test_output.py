@@ -48,7 +48,7 @@ def test_texts_of_the_book_are_printed(tmp_path):
     assert "agreed" in printed and "?" in printed
 
 
-@pytest.mark.parametrize("module", ["course.site", "course.classes", "d2lps.kvstore.replication"])
+@pytest.mark.parametrize("module", ["course.site", "course.classes"])
 def test_a_command_prints_its_help(module):
     status, printed = run(module, "--help", PYTHONIOENCODING="ascii:strict")
     assert status == 0 and "usage: python -m" in printed

@@ -228,10 +228,9 @@ def test_a_wrong_number_of_steps_makes_no_worker_wait(tmp_path):
     def one(store):
         store.init("w", torch.zeros(1))
         checkpoints = Checkpoints(tmp_path, store)
-        checkpoints.save(1, background=True)
+        checkpoints.save(1)
         with pytest.raises(Refused, match=r"steps = 2\.0"):
             checkpoints.save(2.0)
-        checkpoints.wait()
         return checkpoints.resume().steps
 
     with kvstore.cluster("dist_sync", workers=2, deadline=20) as stores:

@@ -20,7 +20,7 @@ from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Propose, View
 from d2lps.kvstore.replication.replica import Replica
 
-__all__ = ["FaultPlan", "Part", "Propose", "Register", "Replica", "Requests", "View", "World", "broken", "story"]
+__all__ = ["FaultPlan", "Part", "Propose", "Register", "Replica", "Requests", "View", "World", "story"]
 
 
 def __getattr__(name: str):  # a server, which needs no simulation, starts sooner

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Keep, Load, Lose, Pass
+from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Load, Lose, Pass
 
 KEPT = 4  # barriers that are remembered per name: a worker that was interrupted may come again
 
@@ -18,15 +18,6 @@ class Part(NamedTuple):
     version: int
     rounds: tuple[int, ...]
     value: Any
-
-
-class Kept(NamedTuple):
-    """The parts and the optimizer that a save reads (``here``); empty once the save is over."""
-
-    number: int = 0
-    parts: tuple[Part, ...] = ()
-    optimizer: Any = None
-    here: bool = False
 
 
 class State:
@@ -44,7 +35,6 @@ class State:
         self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # rank → number of the command
         self.live = frozenset(range(self.workers)) - self.losses.keys()
         self.chosen, self.loaded = facts.chosen, facts.loaded
-        self.kept = Kept()  # a snapshot has no earlier state for a save
         self.passed: dict[str, dict[int, Pass]] = {}
         for passed in facts.passed:
             self.passed.setdefault(passed.name, {})[passed.number] = passed
@@ -53,10 +43,7 @@ class State:
         names = tuple(zip(self.names, self.specs, strict=True))
         passed = tuple(barrier for numbers in self.passed.values() for barrier in numbers.values())
         facts = Facts(names, tuple(self.losses.values()), self.chosen, self.loaded, passed)
-        return self._copied_parts(), facts
-
-    def _copied_parts(self) -> tuple[Part, ...]:
-        return tuple(part._replace(value=self.copied(part.value)) for part in self.parts)
+        return tuple(part._replace(value=self.copied(part.value)) for part in self.parts), facts
 
     @property
     def over(self) -> bool:
@@ -73,8 +60,6 @@ class State:
             return index is not None and (command.value is None or self.parts[index].value is not None)
         if isinstance(command, Choose):
             return command.number <= self.chosen.number
-        if isinstance(command, Keep):
-            return (command.number, not command.keep) <= (self.kept.number, not self.kept.here)
         return command.number <= self.loaded
 
     def _execute(self, command: NamedTuple) -> None:
@@ -92,8 +77,6 @@ class State:
     def _do_lose(self, lose: Lose) -> None:
         self.live -= {lose.rank}
         self.losses[lose.rank], self.lost_at[lose.rank] = lose, self.seq
-        if lose.rank == 0:
-            self.kept = Kept(self.kept.number)  # only worker 0 reads it
 
     def _do_begin(self, begin: Begin) -> None:
         index = self.names.setdefault(begin.name, len(self.parts))
@@ -111,10 +94,6 @@ class State:
         self.loaded, self.chosen = load.number, self.chosen._replace(optimizer=load.optimizer)
         for index, value in load.values:
             self._replace(index, self.parts[index]._replace(value=self.copied(value)))
-
-    def _do_keep(self, keep: Keep) -> None:
-        contents = (self._copied_parts(), self.chosen.optimizer, True) if keep.keep else ()
-        self.kept = Kept(keep.number, *contents)
 
     def _do_pass(self, passed: Pass) -> None:
         numbers = self.passed.setdefault(passed.name, {})

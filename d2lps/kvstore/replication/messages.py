@@ -55,7 +55,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Load | Keep"
+    command: "Begin | Choose | Load"
 
 
 class Meet(NamedTuple):
@@ -144,13 +144,6 @@ class Load(NamedTuple):
     optimizer: Any
 
 
-class Keep(NamedTuple):
-    """Keep all parts as they are now for save ``number``, while training goes on; or, without ``keep``, drop them."""
-
-    number: int
-    keep: bool
-
-
 class Pass(NamedTuple):
     """All have come to barrier ``number`` of a ``name``, with the ``note`` of worker 0."""
 
@@ -164,7 +157,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Load | Keep | Pass | Lose"
+    command: "Add | Begin | Choose | Load | Pass | Lose"
 
 
 class Heartbeat(NamedTuple):

@@ -1,4 +1,4 @@
-"""A recorded run of a world, as a trace for the player and as lines of text."""
+"""A recorded run of a world, as a trace for the player."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -77,10 +77,3 @@ def _events(delivery: Delivery, keys: dict) -> Iterator[Event]:
     for op, round, part, ranks in copies:
         carries = tuple(f"worker{rank}" for rank in ranks)
         yield Event("send", round, start, end, shown(src), shown(dst), keys[round, part], op, SIZE, carries)
-
-
-def lines(world: World) -> Iterator[str]:
-    """Yield a line for each message of a recorded world, in the order of sending."""
-    for start, end, src, dst, message in world.deliveries:
-        arrives = "lost" if end is None else f"{1e3 * end:7.1f}"
-        yield f"{1e3 * start:7.1f} {arrives:>7} ms  {shown(src)} → {shown(dst)}  {message}"

@@ -10,7 +10,7 @@ there are no faults, and the run has to end within bounded time.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import product
 from random import Random
 
@@ -80,31 +80,6 @@ class FaultPlan:
         also, idle = later.random() < 0.4, later.choice([0.0, 0.0, 0.1])
         numbers = staleness, workers, parts, rounds, lost, doubled, slow, long, torn, patience, skew, until
         return cls(seed, kind, *numbers, also, idle, troubles=tuple(sorted(troubles)))
-
-    def simpler(self) -> "Iterator[FaultPlan]":
-        """Yield schedules with one trouble less, or one field back at its default."""
-        for i in range(len(self.troubles)):
-            yield replace(self, troubles=self.troubles[:i] + self.troubles[i + 1 :])
-        for field in fields(self):
-            if field.name not in ("seed", "kind", "troubles") and getattr(self, field.name) != field.default:
-                yield replace(self, **{field.name: field.default})
-
-
-def shrunk(schedule: FaultPlan, **classes) -> FaultPlan:
-    """Simplify a schedule step by step while it still breaks a promise."""
-    for simpler in schedule.simpler():
-        if broken(simpler, **classes):
-            return shrunk(simpler, **classes)
-    return schedule
-
-
-def broken(schedule: FaultPlan, **classes) -> str | None:
-    """Return the promise that breaks under a schedule, or None. ``classes`` are passed to :class:`World`."""
-    try:
-        World(schedule, **classes).run()
-    except Violation as violation:
-        return str(violation)
-    return None
 
 
 class Register:

@@ -18,7 +18,6 @@ from d2lps.kvstore.replication.messages import (
     Facts,
     Heartbeat,
     Join,
-    Keep,
     Load,
     Lose,
     Pass,
@@ -54,7 +53,7 @@ class Piece(NamedTuple):
 
 
 SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Keep, Lose, Pass)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:

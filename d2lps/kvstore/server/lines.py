@@ -162,7 +162,8 @@ class Line:
             pass  # it may listen later; others notice that it is silent
         finally:
             self.open = False
-            self._channel and self._channel.close()
+            if self._channel:
+                self._channel.close()
             self._ended(gone)
 
     def _pass_on(self) -> None:

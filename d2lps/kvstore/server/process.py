@@ -67,8 +67,9 @@ class ServerProcess(ChildProcess):
         except subprocess.TimeoutExpired:
             return
         self.tidy()
-        with suppress(OSError):
-            self._folder and os.rmdir(self._folder)
+        if self._folder:
+            with suppress(OSError):
+                os.rmdir(self._folder)
 
     def tidy(self) -> None:
         """Remove its sockets: a process that is killed leaves them."""
@@ -135,7 +136,10 @@ class Keeper:
     def close(self) -> None:
         """Let go of it, and wait a moment for its end."""
         self.leave()
-        self.process.close() if self._begun else self.process.stop()
+        if self._begun:
+            self.process.close()
+        else:
+            self.process.stop()
         while self._holds:
             os.close(self._holds.pop())
 

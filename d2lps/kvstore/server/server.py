@@ -83,7 +83,8 @@ class Server:
                 os.chmod(address, 0o600)  # whatever the umask; before it listens, no other user can connect
             self._listener.listen(socket.SOMAXCONN)
         except OSError as error:
-            listener and listener.close()
+            if listener:
+                listener.close()
             raise Refused(
                 f"server {number} cannot listen at {address} ({why(error)}): give another address, or "
                 "port 0 for any that is free"

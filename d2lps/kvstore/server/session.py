@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore import threads
-from d2lps.kvstore.checkpoint import decode, layout, piece
+from d2lps.kvstore.checkpoint import decode
 from d2lps.kvstore.errors import KVError, Refused, packed, server_text
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
@@ -87,7 +87,8 @@ class WorkerSession:
                 self._ok(frame)
                 time.sleep(0.01)
             self.close()
-            self.channel.remote and self.channel.remote.close()  # no other thread uses it
+            if self.channel.remote:  # no other thread uses it
+                self.channel.remote.close()
             self._ended(self, server_text("store.server.goodbye") if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:
@@ -322,15 +323,13 @@ class WorkerSession:
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
 
     def on_state(self, frame: Frame) -> None:
-        """Keep everything for a save as it is now, or let go of it, or answer with bytes of a part that is kept."""
+        """Answer with the versions of all parts, for a save, or with bytes of one part of a version."""
         self._require_first("saves")
-        save, keep, part, start = validate_state(frame)
-        if keep is not None:
-            self.store.keep(self.rank, save, keep)
-            self._ok(frame)
+        if not frame.metadata:
+            answer = partial(self._answer, Op.OK, frame.number, {"versions": self.store.versions(self.rank)})
+            self._when_committed(partial(self._when_it_holds, answer))  # another server may be the primary
             return
-        state = self.store.kept(save, part)
-        self._answer(Op.DATA, frame.number, layout(state), piece(state, start))
+        self._answer(Op.DATA, frame.number, *self.store.state(self.rank, *validate_state(frame)))
 
     def on_restore(self, frame: Frame) -> None:
         """Make a part ready for a load: it counts from the COMMIT of this load on, or never."""
@@ -568,13 +567,12 @@ def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
     return read
 
 
-def validate_state(frame: Frame) -> tuple[int, bool | None, int | None, int | None]:
-    """Return the save, and if all is to be kept for it or let go (None: neither), or the part and byte to read from."""
-    save, keep, part, start = (frame.metadata.get(name) for name in ("save", "keep", "part", "from"))
-    reads = keep is None and is_count(part) and is_count(start)
-    if not is_count(save) or type(keep) is not bool and not reads:
-        raise Refused("what is saved has a number, and is kept, let go, or read by part and byte")
-    return save, keep, part, start
+def validate_state(frame: Frame) -> tuple[int, int, int]:
+    """Return the part, its version and the byte from which on worker 0 reads its state."""
+    part, version, start = counts = [frame.metadata.get(name) for name in ("part", "version", "from")]
+    if not all(map(is_count, counts)):
+        raise Refused("a state is read by part, version and byte")
+    return part, version, start
 
 
 def validate_barrier(frame: Frame) -> tuple[str, int, str | None]:

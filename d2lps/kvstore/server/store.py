@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from d2lps.carriers.rendezvous import DEADLINE, require_seconds
+from d2lps.kvstore.checkpoint import layout, piece
 from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost, server_text
 from d2lps.kvstore.optimizers import Optimizer, State, remembered
 from d2lps.kvstore.record import Record, VersionRecord
@@ -498,40 +499,40 @@ class SlotStore:
 
     # ---- saving and loading
 
-    def keep(self, rank: int, save: int, keep: bool) -> None:
-        """Keep all parts as they are now, for a save instead of any before it; or let go of them.
-
-        All servers of the slot keep the same, so that each may be lost.
+    def versions(self, rank: int) -> list[int]:
+        """Return the version of each part, for a save of what is there now. Raises Refused in the midst of a round.
 
         Args:
-            rank, save: The worker, and the number of the save. Raises Refused in the midst of a round.
-            keep: Whether they are kept from here on. Nothing is copied until it is changed.
+            rank: The worker.
         """
         with self.slot.leading() as core:
             self.require_live(rank)
-            for shard in self.shards if keep else ():
+            for shard in self.shards:
                 shard.require_settled("save", self.deadline / 2)
                 held = core.parts[shard.number].value
                 if held is None:
                     raise no_value(shard.name, "save")
                 if held.failed:
                     raise shard.unreadable(held)
-            self.slot.ask(rank, m.Do(0, 0, rank, m.Keep(save, keep)))
+            return [part.version for part in core.parts]
 
-    def kept(self, save: int, number: int) -> State:
-        """Return the state that was kept of a part. Raises Refused if it is not here any more.
+    def state(self, rank: int, number: int, version: int, start: int) -> tuple[dict, memoryview]:
+        """Return the layout of a part's state, and bytes of it. Raises Refused if it has another version by now.
 
         Args:
-            save, number: The number of the save, and of the part.
-
-        Returns:
-            Its value, and what the optimizer remembers of it, by name.
+            rank, number: The worker, and the part.
+            version: The one that :meth:`versions` gave.
+            start: The first byte.
         """
         with self.slot.leading() as core:
-            if core.kept.number != save or number >= len(core.kept.parts):
-                raise Refused(f"what was kept for save {save} is not here any more: save again")
-            held = core.kept.parts[number].value
-            return {"value": held.value} | remembered(core.kept.optimizer, held.memory)
+            self.require_live(rank)
+            shard = self.shard(number)
+            held = core.parts[number].value
+            if held is None or core.parts[number].version != version:
+                raise Refused(f"key {shard.name} has changed since this save began: save again")
+            state = {"value": held.value} | remembered(self.updates, held.memory)
+            copy = bytearray(piece(state, start))  # because the next push may change the state
+            return layout(state), memoryview(copy)
 
     def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
         """Make a state ready that is loaded into a part, until :meth:`commit` or :meth:`drop`.

@@ -139,7 +139,8 @@ class Channel:
             head += table + struct.pack("<I", zlib.crc32(table))
         code = self._code(0, self._sent)
         self._sent += 1
-        code and code.update(head)
+        if code:
+            code.update(head)
         checksum, before = Checksum(), head
         for start in range(0, size, BLOCK):
             block = payload[start : start + BLOCK]
@@ -149,7 +150,8 @@ class Channel:
             self._write([before, block])
             before = b""
         last = checksum.digest() if size else b""
-        code and code.update(last)
+        if code:
+            code.update(last)
         self._write([before, last, code.digest() if code else b""])
 
     def _write(self, pieces: list) -> None:
@@ -195,10 +197,12 @@ class Channel:
         self._received += 1
         if code and not flags & CODED and (self.covers_payload or not payload):
             raise Broken("a frame without its code")
-        code and code.update(head)
+        if code:
+            code.update(head)
         table = bytearray(size + 4 if size else 0)
         self._fill(memoryview(table))
-        code and code.update(table)
+        if code:
+            code.update(table)
         if size and zlib.crc32(table[:-4]) != int.from_bytes(table[-4:], "little"):
             raise Broken("the table of a frame was changed on its way")
         self._left = payload
@@ -234,7 +238,8 @@ class Channel:
                 code.update(block)
         tail = bytearray(8)
         self._fill(memoryview(tail))
-        code and code.update(tail)
+        if code:
+            code.update(tail)
         self._verify(code)
         if tail != checksum.digest():
             raise Broken("the tensors of a frame were changed on their way")

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -38,13 +39,21 @@ SILENCE = 0.2  # seconds of silence after which it asks which server is the prim
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
 
+class Counted(Enum):
+    """Whether a server counts a push, as far as its worker knows."""
+
+    NO = "no"
+    UNKNOWN = "it was sent and not answered, or only some of its parts count"
+    YES = "yes"
+
+
 @dataclass(eq=False)
 class Request:
     """What is asked of a server: all that is needed to ask again, and the answer when it is there.
 
     ``into``: where the answer belongs, as it comes through the socket; ``write``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
-    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more;
+    ``counted``: whether a push is; ``until``: when it need not be sent any more;
     ``server``: the number of the one that is asked; ``places``: of the keys of a push in the lists of the call.
     """
 
@@ -58,7 +67,7 @@ class Request:
     number: int = 0
     answer: Frame | None = None
     error: KVError | None = None
-    counted: bool | None = False
+    counted: Counted = Counted.NO
     until: float = math.inf
     server: int = 0
     places: Sequence[int] = ()
@@ -156,7 +165,7 @@ class ServerClient:
                 request.number = self._asked
                 self._pending[request.number] = request
             try:
-                self._read and self._report_read()
+                self._report_read()
                 self._send(self._channel, request)
             except BaseException:
                 with self._state:  # it would be asked again
@@ -214,7 +223,8 @@ class ServerClient:
             request.done.set()  # nor is it sent, where it was not yet
             self._forgotten(request)
             # The connection is made again. A push that waits for its round would keep back what is asked next.
-            if request is self._leaving or request is self._coming or request.op in PUSHES and request.counted is None:
+            waits = request.op in PUSHES and request.counted is Counted.UNKNOWN
+            if request is self._leaving or request is self._coming or waits:
                 self._channel.close()
         until = time.monotonic() + self.deadline
         while (request is self._leaving or request is self._coming) and time.monotonic() < until:
@@ -259,7 +269,7 @@ class ServerClient:
             self._give_up(self._server_lost(text("store.silent", silent=f"{silent:.1f}", deadline=seconds)))
             return copy.copy(self._lost)
         said = {"server": self.number, "op": request.op.name.lower(), "seconds": seconds}
-        if request.counted is None:
+        if request.counted is Counted.UNKNOWN:
             return Unknown(text("store.unknown", **said))
         return Timeout(text("store.late", **said))
 
@@ -275,7 +285,8 @@ class ServerClient:
             except Broken as error:
                 self._hearing = False
                 channel.close()
-                channel.remote and channel.remote.close()
+                if channel.remote:
+                    channel.remote.close()
                 left = self._goodbye and self._goodbye.done.is_set()
                 if self._lost or left or self._open and not self._reconnect(str(error)):
                     return
@@ -290,9 +301,11 @@ class ServerClient:
                     self._read.append((frame.number, time.monotonic(), time.monotonic()))
                 channel.skip(frame)
                 return
-            request.counted = frame.op != Op.ERROR or counted_in_answer(request.entries, frame.metadata)
+            failed = frame.op == Op.ERROR
+            request.counted = counted_in_answer(request.entries, frame.metadata) if failed else Counted.YES
             if frame.op == Op.OK and request.op == Op.PUSHPULL:
-                request.done.is_set() and self._forgotten(request)
+                if request.done.is_set():
+                    self._forgotten(request)
                 return  # it is counted; what it pulls comes when it is there
             if frame.op != Op.DATA:
                 channel.skip(frame)
@@ -315,7 +328,7 @@ class ServerClient:
         if request.op in PUSHES or request.op == Op.PULL:
             if frame.op == Op.DATA:
                 self._committed(request)
-            elif request.counted is True:
+            elif request.counted is Counted.YES:
                 self._copy(request)
         with self._state:
             self._pending.pop(frame.number, None)
@@ -351,7 +364,8 @@ class ServerClient:
         self._read.append((frame.number, start, time.monotonic()))
         if self.welcome.get("record") and self._sending.acquire(blocking=False):
             try:
-                channel.roomy and self._report_read()  # this thread hears, and must not wait for a way out
+                if channel.roomy:  # this thread hears, and must not wait for a way out
+                    self._report_read()
             finally:
                 self._sending.release()
 
@@ -368,8 +382,8 @@ class ServerClient:
             if request.number and request.number not in self._pending:
                 return  # it was forgotten
             self._leaving = request
-            if request.op in PUSHES and not request.counted:
-                request.counted = None
+            if request.op in PUSHES and request.counted is Counted.NO:
+                request.counted = Counted.UNKNOWN
         shared = request.write is not None or request.op == Op.PULL and bool(request.pieces)
         try:
             channel.send(request.op, request.number, request.entries, request.metadata, request.payload, shared)
@@ -479,7 +493,7 @@ class ServerClient:
 
     def _forgotten(self, request: Request) -> None:
         """Keep a push that counts, although the caller waits for its answer no more."""
-        if request.op in PUSHES and request.counted is True and request.answer is None:
+        if request.op in PUSHES and request.counted is Counted.YES and request.answer is None:
             self._copy(request)
 
     def _copy(self, request: Request) -> None:
@@ -490,7 +504,7 @@ class ServerClient:
         if all(self._uncommitted.get(part, (0, None))[0] >= round_ for part, round_ in zip(parts, rounds, strict=True)):
             return  # it was sent again, and answered again
         payload = memoryview(bytearray(request.payload))
-        copied = Request(Op.PUSH, request.entries, payload=payload, number=request.number, counted=True)
+        copied = Request(Op.PUSH, request.entries, payload=payload, number=request.number, counted=Counted.YES)
         copied.done.set()
         with self._state:
             for part, round_ in zip(parts, rounds, strict=True):
@@ -533,10 +547,12 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
 
 
-def counted_in_answer(entries: Sequence, metadata: dict) -> bool | None:
-    """Return True if an error answer says that all ``entries`` of a push are counted, False if none is, else None."""
+def counted_in_answer(entries: Sequence, metadata: dict) -> Counted:
+    """Return what an error answer says of the ``entries`` of a push."""
     places = metadata.get("counted") or ()
-    return None if 0 < len(places) < len(entries) else bool(places)
+    if 0 < len(places) < len(entries):
+        return Counted.UNKNOWN
+    return Counted.YES if places else Counted.NO
 
 
 def as_error(metadata: dict) -> KVError:

@@ -19,7 +19,6 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer, State, said
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
     KeySpec,
     Value,
@@ -38,7 +37,7 @@ from d2lps.kvstore.values import (
 from d2lps.kvstore.wire.arena import SHARED, Arena
 from d2lps.kvstore.wire.frames import DTYPES, ENTRIES, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
-from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
+from d2lps.kvstore.worker.client import Counted, Request, ServerClient, ask_in_turn
 from d2lps.messages import text
 from d2lps.trace import Trace
 
@@ -115,6 +114,60 @@ def bundled(keys: Sequence[KeySpec], clients: Sequence[ServerClient] = (), most:
             bundle.sizes.append(size)
             bundle.numbers.append(number)
     return bundles
+
+
+class Arrivals:
+    """Where the values of ``keys`` arrive, and how they get into ``outs``.
+
+    A value arrives in its own array if ``memories`` has that as a flat tensor; for None it arrives in a buffer.
+    ``bundles``: each, and whether it travels through shared memory. Once all values are there, call :meth:`finish`.
+
+    Attributes:
+        of_bundles: For each bundle (bundle, memory for its bytes from the socket, tensors for its values from shared
+            memory), of which one is empty.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[KeySpec],
+        outs: Sequence[Value],
+        memories: Sequence[Tensor | None],
+        bundles: Iterable[tuple[Bundle, bool]],
+    ):
+        self._keys, self._flats = keys, []
+        self._fills: list[tuple[Value, Tensor]] = []  # an array, and the buffer with its value
+        self._joined: list[tuple[list[Tensor], Sequence[Tensor]]] = []  # parts of arrays, and their values in a buffer
+        for spec, into, flat in zip(keys, outs, memories, strict=True):
+            if flat is None:
+                flat = torch.empty(spec.elements, dtype=spec.dtype)
+                self._fills.append((into, flat))
+            self._flats.append(flat)
+        self.of_bundles = [self._of(bundle, shared) for bundle, shared in bundles]
+
+    def _of(self, bundle: Bundle, shared: bool) -> tuple[Bundle, memoryview, Sequence[Tensor]]:
+        pieces = bundle.pieces(self._flats)
+        if shared:
+            return bundle, NOTHING, pieces
+        if len(pieces) == 1 and not pieces[0].is_neg():  # whose bytes are not its values
+            return bundle, raw(pieces[0]), ()
+        buffer = torch.empty(sum(bundle.sizes), dtype=bundle.dtype)
+        self._joined.append((pieces, buffer.split(bundle.sizes)))
+        return bundle, raw(buffer), ()
+
+    @torch.inference_mode()  # as ``out`` may have been made there
+    def finish(self) -> None:
+        """Move the values out of the buffers. Then each array has its value."""
+        for pieces, received in self._joined:
+            if any(map(Tensor.is_neg, pieces)):
+                for piece, value in zip(pieces, received, strict=True):
+                    fill(piece, value)
+            else:
+                torch._foreach_copy_(pieces, received)
+        torch.autograd.graph.increment_version(self._flats)  # autograd has not seen what came from a socket
+        for into, flat in self._fills:
+            fill(into, flat)
+        for spec in self._keys:
+            spec.buffers.free = spec.pushes
 
 
 # ---- the store
@@ -252,33 +305,32 @@ class DistStore(KVStore):
         if self._in_doubt:
             pushed = [pair for pair in zip(keys, values, strict=True) if pair[0] in self._in_doubt]
             self._settle_doubts([spec for spec, value in pushed if digests(self._in_doubt[spec]) != digests(value)])
-        requests, finish = self._push_requests(keys, flats, retry), None
+        requests, arrivals = self._push_requests(keys, flats, retry), None
         if outs is not None:
             dense = [flat for flat in flats if not flat.is_sparse]
-            destinations, finish = self._destinations(keys, outs, values, dense)
-            for request, (_, into, pieces) in zip(requests, destinations, strict=True):
+            arrivals = self._arrivals(keys, outs, values, dense)
+            for request, (_, into, pieces) in zip(requests, arrivals.of_bundles, strict=True):
                 request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
             self._send(requests, until)
-            if finish:
+            if arrivals:
                 self._calls.current.require_wanted()  # else what was pushed stays, if it lies where that goes
         except KVError as error:
             self._count_some(keys, values, requests, retry, error)
             raise
         self._count(keys, retry)
-        if finish:
+        if arrivals:
             with noted_as_counted(keys):
-                finish()
+                arrivals.finish()
 
     def _pull(self, keys: list[KeySpec], outs: list[Value]) -> None:
-        rounds = [spec.pushes for spec in keys]
-        destinations, finish = self._destinations(keys, outs)
+        rounds, arrivals = [spec.pushes for spec in keys], self._arrivals(keys, outs)
         requests = [
             Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces, server=bundle.server)
-            for bundle, into, pieces in destinations
+            for bundle, into, pieces in arrivals.of_bundles
         ]
         self._send(requests, self._calls.current.until)
-        finish()
+        arrivals.finish()
 
     def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
         requests, received, wholes = [], [], []
@@ -360,52 +412,22 @@ class DistStore(KVStore):
 
         return Request(Op.PUSH, entries, payload=raw(places), write=write)
 
-    def _destinations(
+    def _arrivals(
         self, keys: list[KeySpec], outs: list[Value], values: Sequence[Value] = (), pushed: Sequence[Tensor] = ()
-    ) -> tuple[list[tuple], Callable]:
-        """Return a list of (bundle, memory for values from the socket, tensors for values from shared memory), and a
-        function to call when they have come. Until then nothing is written to memory of ``values``, flat ``pushed``."""
-        flats, fills = [memory_of(into) for into in outs], []  # None for a list: its arrays may overlap
+    ) -> "Arrivals":
+        """Return where pulled values arrive: not in memory of ``values``, or the flat ``pushed``, of the same call."""
+        memories = [memory_of(into) for into in outs]  # None for a list: its arrays may overlap
         odd = [value for value in values if type(value) is list or not value.is_contiguous()]
-        if pushed and overlap(pushed, flats) or odd and in_place(odd, outs):
-            flats = [None] * len(keys)
-        for place, into in enumerate(outs):
-            if flats[place] is None:
-                flats[place] = torch.empty(keys[place].elements, dtype=keys[place].dtype)
-                fills.append((into, flats[place]))
-        destinations, copies = [], []
-        for bundle in self._bundled(keys):
-            pieces = bundle.pieces(flats)
-            if self._shared(bundle):
-                destinations.append((bundle, NOTHING, pieces))
-                continue
-            buffer = pieces[0]
-            if len(pieces) > 1 or buffer.is_neg():  # whose bytes are not its values
-                buffer = torch.empty(sum(bundle.sizes), dtype=bundle.dtype)
-                copies.append((pieces, buffer.split(bundle.sizes)))
-            destinations.append((bundle, raw(buffer), ()))
-
-        @torch.inference_mode()  # as ``out`` may have been made there
-        def finish() -> None:
-            for pieces, received in copies:
-                if any(map(Tensor.is_neg, pieces)):
-                    for piece, value in zip(pieces, received, strict=True):
-                        fill(piece, value)
-                else:
-                    torch._foreach_copy_(pieces, received)
-            torch.autograd.graph.increment_version(flats)  # autograd has not seen what came from a socket
-            for into, flat in fills:
-                fill(into, flat)
-            for spec in keys:
-                spec.buffers.free = spec.pushes
-
-        return destinations, finish
+        if pushed and overlap(pushed, memories) or odd and in_place(odd, outs):
+            memories = [None] * len(keys)
+        return Arrivals(keys, outs, memories, [(bundle, self._shared(bundle)) for bundle in self._bundled(keys)])
 
     def _settle_doubts(self, keys: list[KeySpec]) -> None:
         """Repeat the last pushes of ``keys``, of which only some parts may be counted, until all parts are."""
         late, before = [self._in_doubt[spec] for spec in keys], [spec.pushes for spec in keys]
         try:
-            keys and self._push(keys, late, None, ())
+            if keys:
+                self._push(keys, late, None, ())
         except KVError as error:
             error.counted = error.unknown = ()  # nothing of the push that was to come is counted
             for spec, value, pushes in zip(keys, late, before, strict=True):
@@ -435,20 +457,25 @@ class DistStore(KVStore):
         retry: Collection[KeySpec],
         error: KVError,
     ) -> None:
-        """Count the keys that all their servers have, and note on ``error`` which these are, and which may be."""
-        missing, maybe, silent = (set(), set(), set())  # places: a server lacks it, may have it, is silent
+        """Count the keys that all their servers have, and note on ``error`` which these are, and which may be.
+
+        Then each key is counted; or in doubt, with its value, which is pushed again before another one; or neither: no
+        server has it, or none that answered, and another push may take its place.
+        """
+        found: list[set[Counted]] = [set() for _ in keys]  # what its servers say
+        answered = [True] * len(keys)  # by all its servers
         for request in requests:
-            request.counted is True or missing.update(request.places)
-            request.counted is False or maybe.update(request.places)
-            request.answer or silent.update(request.places)
-        self._count([spec for place, spec in enumerate(keys) if place not in missing], retry)
-        for place in missing:
-            spec = keys[place]
-            if place not in maybe and place not in silent:  # all servers answered that they have not counted it
+            for place in request.places:
+                found[place].add(request.counted)
+                answered[place] = answered[place] and request.answer is not None
+        counted = {spec for spec, states in zip(keys, found, strict=True) if states <= {Counted.YES}}
+        self._count(counted, retry)
+        for spec, value, states, complete in zip(keys, values, found, answered, strict=True):
+            if states == {Counted.NO} and complete:
                 self._in_doubt.pop(spec, None)
-            elif place in maybe and spec not in retry and spec not in self._in_doubt:
-                self._in_doubt[spec] = copied(values[place])
-        error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in retry)
+            elif spec not in counted and states != {Counted.NO} and spec not in retry and spec not in self._in_doubt:
+                self._in_doubt[spec] = copied(value)
+        error.counted = tuple(spec.key for spec in keys if spec in counted or spec in retry)
         error.unknown = tuple(spec.key for spec in keys if spec in self._in_doubt)
 
     # ---- all workers together
@@ -487,30 +514,19 @@ class DistStore(KVStore):
 
     # ---- saving and loading, as worker 0
 
-    def _take_snapshot(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        try:
-            self._ask(self.clients, Op.STATE, {"save": number, "keep": True})
-        except Exception:
-            self._tell(Op.STATE, {"save": number, "keep": False})
-            raise
-        return self._snapshot([*self._keys.values()], number, saving)
+    def _states(self) -> Iterator[tuple[KeySpec, State]]:
+        versions = [answer["versions"] for answer in self._ask(self.clients, Op.STATE, {})]
+        for spec in self._keys.values():
+            parts = [self._part_state(part.server, shard, versions[part.server][shard]) for part, shard in spec.parts]
+            yield spec, checkpoint.joined(parts)
 
-    def _snapshot(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
-        """Read what the servers keep, in pieces: other requests are answered in between."""
-        try:
-            for spec in keys:
-                parts = [self._snapshot_part(part.server, shard, number, saving) for part, shard in spec.parts]
-                yield spec, checkpoint.joined(parts)
-        finally:
-            self._tell(Op.STATE, {"save": number, "keep": False})
-
-    def _snapshot_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
+    def _part_state(self, server: int, shard: int, version: int) -> State:
+        """Read the state of a part in pieces, as it was in this version."""
         whole, size, layout = bytearray(), 1, {}
         while len(whole) < size:
-            saving._require_wanted()
-            client, metadata = self.clients[server], {"save": number, "part": shard, "from": len(whole)}
-            request = client.ask(Request(Op.STATE, metadata=metadata))
-            layout = client.wait(request, time.monotonic() + self._patience).metadata
+            metadata = {"part": shard, "from": len(whole), "version": version}
+            self._send([request := Request(Op.STATE, metadata=metadata, server=server)])
+            layout = request.answer.metadata
             whole += request.into
             size = checkpoint.size(layout)
         return checkpoint.decode(layout, memoryview(whole))
