@@ -160,7 +160,8 @@ def work(
             after(done)
         if checkpoints and done % every == 0:
             checkpoints.save(done, background=True)
-    checkpoints and checkpoints.wait()
+    if checkpoints:
+        checkpoints.wait()
     store.barrier()
     store.pull(names, out=fresh)
     renew()

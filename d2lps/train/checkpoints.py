@@ -114,7 +114,8 @@ class Checkpoints:
         self.store.barrier()
         failure = failure or self._failure(lambda: _written(mine, _packed(own)))
         # A worker that failed joins the barrier, too, so that the others do not wait in vain.
-        failure and _unlink(mine)
+        if failure:
+            _unlink(mine)
         self.store.barrier()
         if failure:
             raise failure
@@ -122,7 +123,8 @@ class Checkpoints:
             raise CheckpointError(text("checkpoint.others", path=final))
         finish = partial(self._finish, draft, final, steps)
         self._saving = self.store.save(draft / STORE, background=True, then=finish)
-        background or self.wait()
+        if not background:
+            self.wait()
 
     def wait(self) -> None:
         """Wait until the checkpoint in the background is on the disk. All workers call this before they end.
@@ -133,7 +135,8 @@ class Checkpoints:
         """
         saving, self._saving = self._saving, None
         try:
-            saving and saving.wait()
+            if saving:
+                saving.wait()
         except Refused as error:
             raise CheckpointError(text("checkpoint.written", path=self.folder, why=error)) from None
 
