@@ -3,15 +3,12 @@
 ``runnable`` starts this module as a program of its own, because the lack is made before anything is imported.
 """
 
-import ast
 import json
 import re
 import signal
 import subprocess
-import symtable
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from course.book.findings import BookError
@@ -56,47 +53,26 @@ def needs(cells: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     >>> needs([("a", "x = 1"), ("b", "y = 2"), ("c", "def f(): return x"), ("d", "f()")])["d"]
     ['a', 'c']
     """
+    from course.classes import slices  # imports IPython, which cells must not find in a trial
+
     result: dict[str, list[str]] = {}
     binds: dict[str, set[str]] = {}
     uses: dict[str, set[str]] = {}
     for id, source in cells:
-        wanted, direct = set(), []
-        with suppress(SyntaxError):  # a cell with magics has no names
-            table = symtable.symtable(source, id, "exec")
-            symbols = table.get_symbols()
-            imported = {symbol.get_name() for symbol in symbols if symbol.is_imported()}
-            bound = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_namespace()}
-            uses[id] = _used(table) - imported
-            binds[id] = imported | bound | _changed(source) & uses[id]
-            wanted = set(uses[id])
+        parts, now, own = slices.cell(id, source).parts, set(), set()
+        for part in parts:
+            now |= part.now - own
+            own |= part.anew
+        uses[id] = now.union(*(part.later - own for part in parts))
+        binds[id] = set().union(*(part.bound for part in parts))
+        wanted, direct = uses[id], []
         for earlier in reversed([*result]):
-            if binds.get(earlier, set()) & wanted:
+            if binds[earlier] & wanted:
                 direct.append(earlier)
-                wanted -= binds[earlier] - uses[earlier]
+                wanted = wanted - (binds[earlier] - uses[earlier])
         closure = {one for earlier in direct for one in [*result[earlier], earlier]}
         result[id] = [earlier for earlier in result if earlier in closure]
     return result
-
-
-def _used(table: symtable.SymbolTable) -> set[str]:
-    """Return the global names that a cell reads, also inside its functions."""
-    top = table.get_type() == "module"
-    own = {
-        symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced() and (top or symbol.is_global())
-    }
-    return own.union(*map(_used, table.get_children()))
-
-
-def _changed(source: str) -> set[str]:
-    """Return the names whose values a cell may change: x[i] = …, x.a = …, and x.append(…) as a statement."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Subscript(ast.Name(name), _, ast.Store()) | ast.Attribute(ast.Name(name), _, ast.Store()):
-                names.add(name)
-            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name)))):
-                names.add(name)
-    return names - {"d2lps"}
 
 
 class _Lacking:

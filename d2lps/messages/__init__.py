@@ -9,7 +9,7 @@
 compares them), errors that a learner can cause included. Messages for operators (ports, secrets, contents of
 files) are English only. Start with ``spoken.py``: it keeps the language in force and finds a sentence by its key.
 ``marked.py`` writes one text in all languages at once, for notebooks that run once for all readers; ``raised.py``
-decides how an error looks in a notebook; ``counted.py`` notes how far a long loop has come.
+decides how an error looks in a notebook; ``counted.py`` shows how far a long loop has come.
 """
 
 from d2lps.messages.marked import unmarked  # noqa: F401

@@ -1,35 +1,23 @@
-"""A note of how far a long loop has come; other modules read and show it."""
+"""A bar of tqdm below a long loop."""
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeVar
+import os
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TypeVar
 
 Round = TypeVar("Round")
 
 
-class Reached(NamedTuple):
-    """The number of rounds of the outermost loop that are ``done``, ``of`` all its rounds."""
+def counted(rounds: Iterable[Round], of: int) -> Iterable[Round]:
+    """Return ``rounds``, with a bar while they are run through if that takes over two seconds.
 
-    done: int
-    of: int
+    Of several ranks only the first has a bar; ``D2LPS_PROGRESS=0`` turns it off.
 
-
-reached: Reached | None = None
-
-
-def counted(rounds: Iterable[Round], of: int) -> Iterator[Round]:
-    """Yield ``rounds`` and count them in ``reached``; of nested loops only the outermost is counted.
-
-    >>> from d2lps.messages import counted
-    >>> [(letter, *counted.reached) for letter in counted.counted("ab", of=2)]
-    [('a', 0, 2), ('b', 1, 2)]
+    >>> list(counted("ab", of=2))
+    ['a', 'b']
     """
-    global reached
-    if reached is not None:
-        yield from rounds
-        return
-    try:
-        for done, item in enumerate(rounds):
-            reached = Reached(done, of)
-            yield item
-    finally:
-        reached = None
+    if os.environ.get("D2LPS_PROGRESS") == "0" or os.environ.get("RANK", "0") != "0":
+        return rounds
+    # A widget of a rank would need the rank's kernel: %%px can show only text.
+    tqdm = import_module("tqdm.std" if "RANK" in os.environ else "tqdm.auto").tqdm
+    return tqdm(rounds, total=of, delay=2, leave=False)

@@ -11,7 +11,7 @@ Each public name has a module of its own; start with ``predict``::
     recorded   a kept result of a package that is missing here
 
 ``predict_page`` decides which guesses are accepted and shows the question without a kernel, ``fields`` with one;
-``predict`` shows the answer. ``shown`` decides which values display themselves, the line below a slow cell, and how one
-run is shown in all languages, ``plots`` how matplotlib's figures look, ``kept`` what is stored in the workspace.
+``predict`` shows the answer. ``shown`` decides which values display themselves, and how one run is shown in all
+languages, ``plots`` how matplotlib's figures look, ``kept`` what is stored in the workspace.
 ``d2l_compat`` imports the helpers of *Dive into Deep Learning*, or takes its place.
 """

@@ -1,7 +1,6 @@
-"""What a notebook shows by itself: values as pictures, the line below a slow cell, and all languages at once.
+"""What a notebook shows by itself: values as pictures, and all languages at once.
 
-A value's form is imported when it is shown first. The line below a slow cell disappears when the cell has ended;
-``D2LPS_PROGRESS=0`` turns it off.
+A value's form is imported when it is shown first.
 
 In a notebook for the readers of all languages, printed text and error messages are marked (see
 :mod:`d2lps.messages.marked`). A displayed object is formatted once in each language, since the layout of pictures and
@@ -11,15 +10,11 @@ tables depends on the words: the other languages travel in the metadata. Nothing
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
-from html import escape
 
-from d2lps.messages import LANGUAGES, choose_all, counted, html_language, language, only, text, unmarked
+from d2lps.messages import LANGUAGES, choose_all, language, only, unmarked
 
 MOST_NODES, MOST_EVENTS = 64, 2000  # larger ones would take too long: their ``repr`` is shown
-AFTER, EVERY = 2.0, 0.5  # seconds until a slow cell gets its line, and between two changes of it
 KEY = "d2lps"  # in the metadata of an output: language → its forms
 
 
@@ -46,10 +41,6 @@ def register() -> None:
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
     # d2l's first plot removes all forms of figures, so this one is registered again before they are shown.
     shell.events.register("post_execute", figures)
-    # The ranks of %%px are kernels of ipyparallel: while they run, the notebook waits and shows the progress.
-    kernel = type(getattr(shell, "kernel", None)).__module__.partition(".")[0]
-    if kernel == "ipykernel" and not hasattr(shell, "d2lps_working"):
-        shell.d2lps_working = Working(shell)
 
 
 def figures() -> None:
@@ -101,61 +92,6 @@ FORMS: dict[tuple[str, str], Callable] = {
     ("d2lps.plan.plan", "Plan"): plan,
     ("d2lps.schedule.schedule", "Schedule"): schedule,
 }
-
-
-# ---- the line below a slow cell: how long it has been running, and its progress
-
-
-class Working:
-    """A line below the cell that runs, in a thread of its own.
-
-    Args:
-        shell (InteractiveShell): The notebook's shell, with its events.
-    """
-
-    def __init__(self, shell):
-        self._done, self._thread = threading.Event(), None
-        shell.events.register("pre_run_cell", self.begin)
-        shell.events.register("post_run_cell", self.end)
-
-    def begin(self, info: object = None) -> None:
-        """Start the line for a cell."""
-        self.end()
-        if os.environ.get("D2LPS_PROGRESS") == "0":
-            return
-        counted.reached = None  # an interrupted loop may have left it
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._tell, args=(self._done, time.monotonic()), daemon=True)
-        self._thread.start()
-
-    def end(self, result: object = None) -> None:
-        """End the line."""
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join(2)
-            self._thread = None
-
-    def _tell(self, done: threading.Event, began: float) -> None:
-        from IPython.display import display
-
-        if done.wait(AFTER):
-            return
-        handle = display(progress_line(time.monotonic() - began), raw=True, display_id=True)
-        while not done.wait(EVERY):
-            handle.update(progress_line(time.monotonic() - began), raw=True)
-        handle.update({"text/plain": "", "text/html": ""}, raw=True)
-
-
-def progress_line(seconds: float) -> dict[str, str]:
-    """Return the line after so many seconds, as text and HTML."""
-    now = counted.reached
-    if now is None or not now.of:
-        plain, bar = text("working.since", seconds=round(seconds)), "<progress></progress>"
-    else:
-        plain = text("working.reached", seconds=round(seconds), done=now.done, of=now.of)
-        bar = f'<progress value="{now.done}" max="{now.of}"></progress>'
-    shown = bar.replace("<progress", f'<progress aria-label="{escape(plain)}"')
-    return {"text/plain": plain, "text/html": f'<p lang="{html_language()}">{shown} {escape(plain)}</p>'}
 
 
 # ---- a notebook that is executed once for the readers of all languages

@@ -234,7 +234,10 @@ def is_interrupted(rank, kind, phase):
     elif rank.number == 2:
         rank.store.wait(["go on"])
     try:
-        program.execute() if program else run(ring(carrier.names), tensor, carrier)
+        if program:
+            program.execute()
+        else:
+            run(ring(carrier.names), tensor, carrier)
         error = None
     except BaseException as raised:
         error = raised.with_traceback(None)
@@ -268,7 +271,8 @@ def is_interrupted_while_joining(rank):
     wait = ranks_module.BackgroundThread.do
 
     def tells(thread, work):
-        tell("waiting") if getattr(work, "func", None) is dist.TCPStore else None
+        if getattr(work, "func", None) is dist.TCPStore:
+            tell("waiting")
         return wait(thread, work)
 
     ranks_module.BackgroundThread.do = tells

@@ -384,7 +384,8 @@ def nothing_left(monkeypatch, record_property, tmp_path_factory):
     Others may test on this machine at the same time: only what has this test's mark is looked at.
     """
     tmp_path_factory.getbasetemp()  # which is for all tests
-    FORKED_STARTED or _start_forking()
+    if not FORKED_STARTED:
+        _start_forking()
     folder, token = tempfile.mkdtemp(prefix="d2-"), f"{os.getpid()}-{time.monotonic_ns()}"
     before = open_sockets(), {*psutil.pids()}
     monkeypatch.setenv("TMPDIR", folder)

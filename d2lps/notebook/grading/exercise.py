@@ -68,7 +68,8 @@ class Failure(Ended):
             return
         made.append(self)
         if len(made) > 1:  # the answer has caught the first, and goes on
-            (caught := CAUGHT.get()) is None or caught.append(made[0])
+            if (caught := CAUGHT.get()) is not None:
+                caught.append(made[0])
             time.sleep(0.1)
 
 

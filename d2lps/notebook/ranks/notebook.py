@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError, require_seconds
-from d2lps.messages import counted, text, why
-from d2lps.notebook.ranks.rank import TRAINING, process, read_connection, read_reached
+from d2lps.messages import text, why
+from d2lps.notebook.ranks.rank import TRAINING, process, read_connection
 from d2lps.units import is_count
 
 IPV4, IPV6 = "127.0.0.1", "::1"
@@ -145,11 +145,6 @@ class RunningRanks:
     def gone(self) -> list[int]:
         """The ranks whose processes have ended."""
         return [rank for rank in range(len(self._processes)) if not self.alive(rank)]
-
-    @property
-    def reached(self) -> counted.Reached | None:
-        """The progress of rank 0 in a long loop; None outside loops."""
-        return read_reached(self._folder)
 
     def alive(self, rank: int) -> bool:
         """Return True if the process of this rank is still running."""

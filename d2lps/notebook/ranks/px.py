@@ -15,7 +15,7 @@ from ipyparallel.error import RemoteError
 from IPython.display import publish_display_data
 
 from d2lps.carriers.rendezvous import ProcessesError
-from d2lps.messages import counted, language, speak, text
+from d2lps.messages import language, speak, text
 from d2lps.notebook.ranks.rank import begin, brief
 
 LET_GO = 0.6  # seconds that the ranks of an interrupted cell have
@@ -70,8 +70,6 @@ class Px(ParallelMagics):
         while (busy := self._busy(parts)) and time.monotonic() < until:
             parts[busy[0]].wait(0.1)
             first.show()
-            counted.reached = self.ranks.reached  # for the line that says how long the cell has been running
-        counted.reached = None
 
     def _show(self, parts: Mapping[int, AsyncResult], first: "Shown") -> None:
         for part in parts.values():

@@ -6,16 +6,12 @@ Until it is called it needs neither torch nor ipyparallel.
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from d2lps.messages import counted, speak, text
-
-TELLS = 0.5  # seconds between two reports of rank 0 on its progress
-
+from d2lps.messages import speak, text
 
 # What training imports, which takes a second of each process: the first optimizer of torch imports torch._dynamo.
 TRAINING = ("d2lps.train", "torch._dynamo")
@@ -46,8 +42,6 @@ def play(folder: str, number: int) -> None:
     while not (connection := read_connection(folder, "engine")):
         time.sleep(0.02)
     os.environ["IPP_CONNECTION_INFO"] = json.dumps(connection)
-    if number == 0:
-        threading.Thread(target=tell, args=(Path(folder, "reached"),), daemon=True).start()
     options = ["IPEngine.enable_nanny=False", "IPEngine.timeout=60", "IPEngine.max_heartbeat_misses=0"]
     launch(IPEngine, folder, f"IPEngine.id={number}", *options)
 
@@ -82,25 +76,6 @@ def read_connection(folder: str | Path, role: str) -> dict | None:
         return None
 
 
-def tell(file: Path) -> None:
-    """Write the progress of this process in a long loop to a file, again and again."""
-    before = None
-    while True:
-        time.sleep(TELLS)
-        if (now := counted.reached) != before:
-            file.write_text(f"{now.done} {now.of}" if now else "", "utf-8")
-            before = now
-
-
-def read_reached(folder: str | Path) -> counted.Reached | None:
-    """Return the progress that rank 0 wrote last; None outside loops."""
-    try:
-        done, of = Path(folder, "reached").read_text("utf-8").split()
-        return counted.Reached(int(done), int(of))
-    except (FileNotFoundError, ValueError):  # it may just be writing
-        return None
-
-
 # ---- called by the notebook
 
 
@@ -118,7 +93,6 @@ def begin(cell: int, language: str) -> None:
     from torch.distributed import distributed_c10d
 
     speak(language)
-    counted.reached = None  # an interrupted loop may have left it
     if not distributed_c10d.is_initialized():
         distributed_c10d._world.group_count = cell * 1_000_000
 

@@ -52,6 +52,7 @@ link is a lane on the right-hand side of its direction, so that the two directio
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -581,58 +582,88 @@ def arrange(
     lane is as wide as its load.
     """
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
-    hosts: dict[str, Box] = {}
+    tree = hierarchy(topology, participants) if loads is None else None
+    if loads is not None:
+        placed = _in_tiers(topology, participants)
+    elif tree:
+        placed = _as_tree(tree, topology, participants, widest)
+    else:
+        placed = _as_circle(topology, participants)
+    every = [*placed.boxes.values(), *placed.hosts.values()]
+    left, top = min(box.x for box in every) - placed.sides, min(box.y for box in every)
+    width = max(box.x + box.w for box in every) + placed.sides - left + 2 * MARGIN
+    height = max(box.y + box.h for box in every) - top + 2 * MARGIN
+    boxes = {node: box.moved(MARGIN - left, MARGIN - top) for node, box in placed.boxes.items()}
+    hosts = {name: box.moved(MARGIN - left, MARGIN - top) for name, box in placed.hosts.items()}
+    cells = {node: participants.cells(boxes[node]) for node in participants.nodes}
+    lanes = _lanes(topology, placed, boxes, (width / 2, height / 2))
+    labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
+    # A node that is a host by itself has its name outside its box and its kind inside.
+    name = local_name if placed.local else str
+    shown = {node: kind if node in hosts else name(node) for node, kind in topology.kinds.items()}
+    most, wide = max((loads or {}).values(), default=0.0), WIDE if len(loads or {}) <= FEW else MEDIUM
+    widths = {(link.src, link.dst): max(1.0, wide * load / most) for link, load in (loads or {}).items() if most}
+    room = 2 * placed.apart - 2
+    return Layout(width, height, boxes, cells, lanes, placed.bars, placed.faint, room, labelled, hosts, shown, widths)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """The nodes of a layout, and the distance of a lane from the middle of its link (``apart``)."""
+
+    boxes: dict[str, Box]
+    apart: float
     bars: frozenset[str] = frozenset()
     faint: frozenset[str] = frozenset()
-    tree = None if loads is not None else hierarchy(topology, participants)
-    if loads is not None:
-        boxes = tiers(topology, participants)
-    elif tree:
-        boxes, bars = place_boxes(tree, participants, widest), tree.bars
-        if tree.tops:
-            joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
-            hosts = enclosed(boxes, joining, tree.above)
-    else:
-        boxes, faint = circle(topology, participants), frozenset(participants.inner(topology))
-    every = [*boxes.values(), *hosts.values()]
-    if loads is not None:  # room for the numbers beside the lanes
-        left, right = min(box.x for box in every), max(box.x + box.w for box in every)
-        every.append(Box(left - BESIDE, every[0].y, right - left + 2 * BESIDE, 0.0))
-    left, top = min(box.x for box in every), min(box.y for box in every)
-    boxes, hosts = (
-        {name: box.moved(MARGIN - left, MARGIN - top) for name, box in group.items()} for group in (boxes, hosts)
-    )
-    width = max(box.x + box.w for box in every) - left + 2 * MARGIN
-    height = max(box.y + box.h for box in every) - top + 2 * MARGIN
-    if loads is not None:
-        apart = 10.0
-    elif tree and bars:
-        passages = any(map(tree.staggered, bars))
-        apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
-    else:
-        links = [link for link in topology.links if link.src not in faint and link.dst not in faint]
-        busiest = max([sum(node in (x.src, x.dst) for x in links) for node in topology.kinds], default=0)
-        apart = 14.0 if busiest <= 4 else 8.0 if busiest <= 8 else 5.0 if busiest <= 14 else 2.5
+    hosts: dict[str, Box] = field(default_factory=dict)
+    local: bool = False  # True if the names in boxes are those within the hosts
+    sides: float = 0.0  # room on the left and right
+
+
+def _in_tiers(topology: Topology, participants: Participants) -> _Placed:
+    """Place the nodes in tiers, with room for the numbers beside the lanes."""
+    return _Placed(tiers(topology, participants), apart=10.0, local=True, sides=BESIDE)
+
+
+def _as_tree(tree: Hierarchy, topology: Topology, participants: Participants, widest: float) -> _Placed:
+    """Place the nodes of a tree below their bars, in the boxes of their hosts, or in two rows."""
+    boxes, hosts = place_boxes(tree, participants, widest), {}
+    if tree.tops:
+        joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
+        hosts = enclosed(boxes, joining, tree.above)
+    if not tree.bars:
+        return _Placed(boxes, _fanned(topology), hosts=hosts, local=bool(hosts))
+    passages = any(map(tree.staggered, tree.bars))
+    apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
+    return _Placed(boxes, apart, tree.bars, hosts=hosts, local=bool(hosts))
+
+
+def _as_circle(topology: Topology, participants: Participants) -> _Placed:
+    """Place the nodes on a circle, and those that only forward in its middle."""
+    faint = frozenset(participants.inner(topology))
+    return _Placed(circle(topology, participants), _fanned(topology, faint), faint=faint)
+
+
+def _fanned(topology: Topology, faint: frozenset[str] = frozenset()) -> float:
+    """Return how far apart lanes run straight from box to box: the more meet at one box, the less room each has."""
+    pairs = [{link.src, link.dst} for link in topology.links if link.src not in faint and link.dst not in faint]
+    busiest = max(Counter(node for pair in pairs for node in pair).values(), default=0)
+    return next((apart for most, apart in ((4, 14.0), (8, 8.0), (14, 5.0)) if busiest <= most), 2.5)
+
+
+def _lanes(topology: Topology, placed: _Placed, boxes: dict[str, Box], middle: Point) -> dict[tuple[str, str], Line]:
+    """Return the lane of every link between ``boxes``."""
     ends, lanes = dict.fromkeys((link.src, link.dst) for link in topology.links), {}
     for src, dst in ends:
-        back = not {src, dst}.isdisjoint(faint)
+        back = not {src, dst}.isdisjoint(placed.faint)
         # A link without one in the other direction has the middle for itself.
-        aside = 0.0 if (dst, src) not in ends else 2.5 if back else apart
-        if src in bars or dst in bars:
+        aside = 0.0 if (dst, src) not in ends else 2.5 if back else placed.apart
+        if src in placed.bars or dst in placed.bars:
             lanes[src, dst] = _upright(boxes[src], boxes[dst], aside)
         else:
             others = [] if back else [box for node, box in boxes.items() if node not in (src, dst)]
-            lanes[src, dst] = _lane(boxes[src], boxes[dst], others, (width / 2, height / 2), aside)
-    cells = {node: participants.cells(boxes[node]) for node in participants.nodes}
-    labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
-    # A node that is a host by itself has its name outside its box and its kind inside.
-    shown = {
-        node: kind if node in hosts else local_name(node) if hosts or loads is not None else node
-        for node, kind in topology.kinds.items()
-    }
-    most, wide = max((loads or {}).values(), default=0.0), WIDE if len(loads or {}) <= FEW else MEDIUM
-    widths = {(link.src, link.dst): max(1.0, wide * load / most) for link, load in (loads or {}).items() if most}
-    return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown, widths)
+            lanes[src, dst] = _lane(boxes[src], boxes[dst], others, middle, aside)
+    return lanes
 
 
 def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Line:

@@ -28,7 +28,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from d2lps.plan.acts import PlanError
-from d2lps.plan.checking import Holding, Holdings, complete, replay
+from d2lps.plan.checking import Holding, Holdings, Slot, complete, replay
 from d2lps.plan.plan import Plan
 from d2lps.schedule import Schedule
 from d2lps.trace import Event, Trace
@@ -164,74 +164,38 @@ def follow(trace: Trace) -> Motion:
     contributors = tuple(node for node in plan.nodes if node in holders)
     number = {node: i for i, node in enumerate(contributors)}
     bits = [(1 << i, number[node]) for i, node in enumerate(plan.nodes) if node in holders]
-    everyone, looks, before = complete(plan), {EMPTY: 0}, []
-    with suppress(PlanError):  # messages after the step that breaks the plan carry the values from before it
-        for _, have in replay(plan):
-            before.append(dict(have))  # a copy: replay may go on with the same mapping
+    everyone, looks = complete(plan), {EMPTY: 0}
 
-    def look(key: str, part: Holding | None) -> int:
-        if part is None:
+    def look(key: str, value: Holding | None) -> int:
+        if value is None:
             return 0
-        contained = tuple(i for bit, i in bits if part.who & bit)
-        return looks.setdefault(Look(contained, part.who == everyone[key], part.updated), len(looks))
+        contained = tuple(i for bit, i in bits if value.who & bit)
+        return looks.setdefault(Look(contained, value.who == everyone[key], value.updated), len(looks))
 
-    def value(event: Event, have: Holdings) -> Holding | None:
-        """Return the value that a message carries: its sender's at the beginning of the step, or the recorded one."""
-        if event.carries is None:
-            return before[min(event.step, len(before)) - 1].get((event.src, event.key))
-        sent = have.get((event.src, event.key))
-        return Holding(sum(bit for bit, i in bits if contributors[i] in event.carries), sent.updated if sent else False)
-
-    place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
+    run = _Run(trace)
     recorded = any(event.carries is not None for event in trace.events)
-    have = {} if recorded else dict(before[0])
-    # Arrivals at a dead node change nothing; a node that is dead at the end stays dead.
-    dead: dict[str, list[tuple[float, float]]] = {}
-    for event in trace.events:
-        if event.kind == "gone":
-            dead.setdefault(event.dst, []).append((event.start, event.end if event.end < trace.duration else inf))
-    first = tuple(look(key, have.get((node, key))) for node, key in place)
+    place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
+    first = (0,) * len(place) if recorded else tuple(look(cell[1], run.before[0].get(cell)) for cell in place)
+    now, reached = [*first], [0.0] * len(place)
     messages: list[Message] = []
     changes: list[Change] = []
-    reached: dict[tuple[str, str], float] = {}
-
-    def change(cell: tuple[str, str], time: float, now: Holding) -> None:
-        # A cell goes through its steps in order, even if the clocks of several hosts disagree.
-        reached[cell] = max(time, reached.get(cell, 0.0))
-        changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
-        have[cell] = now
-
-    def order(event: Event) -> tuple[float, float]:
-        end = event.start if event.kind == "gone" else event.end
-        return (end, event.step) if recorded else (event.step, end)
-
-    for event in sorted(trace.events, key=order):
-        if event.kind == "gone":
-            for key in plan.share:
-                if (event.src, key) in have:
-                    change((event.src, key), event.start, Holding(0))
-                    del have[event.src, key]
-            continue
-        cell, present = (event.dst, event.key), have.get((event.dst, event.key))
-        if event.kind == "update":
-            change(cell, event.end, Holding(present.who if present else 0, updated=True))
-            continue
-        arrived = value(event, have)
-        ends = event.start, event.end, event.step, event.src, *cell
-        messages.append(Message(*ends, look(event.key, arrived), event.nbytes))
-        if arrived is None or any(start <= event.end < end for start, end in dead.get(event.dst, ())):
-            continue
-        if recorded and event.op == "add" and (event.src, event.key) not in have:  # the sender has its gradient by now
-            change((event.src, event.key), event.start, arrived)
-        added = Holding(present.who | arrived.who, present.updated) if present and event.op == "add" else arrived
-        change(cell, event.end, added)
+    for event, value, written in _recorded(run) if recorded else _planned(run):
+        if event.kind == "send":
+            ends = event.start, event.end, event.step, event.src, event.dst, event.key
+            messages.append(Message(*ends, look(event.key, value), event.nbytes))
+        for time, cell, new in written:
+            i, after = place[cell], look(cell[1], new)
+            # A cell goes through its steps in order, even if the clocks of several hosts disagree.
+            reached[i] = max(time, reached[i])
+            changes.append(Change(reached[i], i, now[i], after))
+            now[i] = after
     occupied = trace.occupied()
     crowd: list[Change] = []
     work: list[Change] = []
     gone: list[Change] = []
     for i, (resource, events) in enumerate(occupied.items()):
         # On a place without a limit messages do not delay each other.
-        crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
+        crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == inf else len(events))
     for i, node in enumerate(plan.nodes):
         work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
         deaths = [e for e in trace.events if e.kind == "gone" and e.dst == node]
@@ -239,6 +203,97 @@ def follow(trace: Trace) -> Motion:
     rows = [tuple(sorted(each, key=lambda change: change.time)) for each in (changes, crowd, work, gone)]
     messages.sort(key=lambda message: message.start)
     return Motion(contributors, number, tuple(looks), first, rows[0], tuple(messages), tuple(occupied), *rows[1:])
+
+
+class _Written(NamedTuple):
+    """At ``time`` a cell gets a new value, or loses the one that it had."""
+
+    time: float
+    cell: Slot
+    value: Holding | None
+
+
+# An event, the value that it carries if it is a message, and the cells that it changes.
+_Followed = Iterator[tuple[Event, Holding | None, list[_Written]]]
+
+
+class _Run:
+    """What the nodes of a trace hold (``have``) while its events are followed one by one."""
+
+    def __init__(self, trace: Trace):
+        self.plan, self.events = plan_of(trace), trace.events
+        self.have: Holdings = {}
+        self.before: list[Holdings] = []  # by step, as the plan says
+        with suppress(PlanError):  # messages after the step that breaks the plan carry the values from before it
+            for _, have in replay(self.plan):
+                self.before.append(have)
+        # Arrivals at a dead node change nothing; a node that is dead at the end stays dead.
+        self.dead: dict[str, list[tuple[float, float]]] = {}
+        for event in self.events:
+            if event.kind == "gone":
+                end = event.end if event.end < trace.duration else inf
+                self.dead.setdefault(event.dst, []).append((event.start, end))
+
+    def sent(self, event: Event) -> Holding | None:
+        """Return the value of a message by the plan: its sender's at the beginning of the step."""
+        return self.before[min(event.step, len(self.before)) - 1].get((event.src, event.key))
+
+    def lost(self, event: Event) -> bool:
+        """Return True if a message arrives at a dead node."""
+        return any(start <= event.end < end for start, end in self.dead.get(event.dst, ()))
+
+    def write(self, event: Event, arrived: Holding | None) -> list[_Written]:
+        """Let an event change ``have``, and return what it writes."""
+        if event.kind == "gone":
+            cells = [(event.src, key) for key in self.plan.share if (event.src, key) in self.have]
+            for cell in cells:
+                del self.have[cell]
+            return [_Written(event.start, cell, None) for cell in cells]
+        cell = event.dst, event.key
+        present = self.have.get(cell)
+        if event.kind == "update":
+            value = Holding(present.who if present else 0, updated=True)
+        elif arrived is None or self.lost(event):
+            return []
+        elif present and event.op == "add":
+            value = Holding(present.who | arrived.who, present.updated)
+        else:
+            value = arrived
+        self.have[cell] = value
+        return [_Written(event.end, cell, value)]
+
+
+def _ends(event: Event) -> float:
+    """Return when an event takes effect."""
+    return event.start if event.kind == "gone" else event.end
+
+
+def _planned(run: _Run) -> _Followed:
+    """Follow a run whose plan determines what messages carry: step by step, and every gradient is there at first."""
+    run.have = dict(run.before[0])
+    for event in sorted(run.events, key=lambda event: (event.step, _ends(event))):
+        value = run.sent(event) if event.kind == "send" else None
+        yield event, value, run.write(event, value)
+
+
+def _recorded(run: _Run) -> _Followed:
+    """Follow a run that recorded what messages carry: by the clock, and a gradient is there when it is sent."""
+    bit = {node: 1 << i for i, node in enumerate(run.plan.nodes)}
+    holders = {node for node, _ in run.plan.holds}
+    for event in sorted(run.events, key=lambda event: (_ends(event), event.step)):
+        value, written = None, []
+        if event.kind == "send":
+            source = event.src, event.key
+            present = run.have.get(source)
+            if event.carries is None:
+                value = run.sent(event)
+            else:
+                who = sum(bit[node] for node in holders.intersection(event.carries))
+                value = Holding(who, present.updated if present else False)
+            if event.op == "add" and present is None and value is not None and not run.lost(event):
+                run.have[source] = value
+                written.append(_Written(event.start, source, value))
+        yield event, value, written + run.write(event, value)
 
 
 def _counts(events: list[Event], place: int, limit: int) -> Iterator[Change]:
