@@ -13,7 +13,7 @@ Without a kernel, on a page of the site, the same module judges the same table: 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +31,12 @@ HERE = Path(__file__).parent
 EDIT = (HERE / "schedule_table.js").read_text("utf-8")
 LOOK = (HERE / "schedule_table.css").read_text("utf-8")
 
-KINDS = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb-h1": zero_bubble}
+KINDS: dict[str, Callable[..., Table]] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "zb-h1": zero_bubble,
+}
 MOST_DEVICES, MOST_MICRO, CHUNKS = 8, 16, (2, 4)  # what the menus offer
 # Sentences of the verdict that a table of d2lps.schedule has, too; the other ones are those of the editor alone.
 ERRORS = {
