@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Operation:
 
     step: int
     index: int
-    act: Send | Update | None
+    act: Any  # a Send, an Update, or None
     reads: Slot
     writes: Slot
     begins: bool
@@ -56,14 +56,14 @@ class Step(NamedTuple):
     updates: list[Operation]
 
 
-Bound = tuple[Operation, Tensor | None, Tensor | None]  # with the parts it reads and writes; None: on another process
+Bound = tuple[Operation, Any, Any]  # with the tensors that it reads and writes; None: on another process
 
 
 class Timed(NamedTuple):
     """The start and end of one act of a plan: ``index`` counts the sends of its step, then the updates, from 0."""
 
     step: int
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
     start: float
     end: float
 
@@ -181,11 +181,12 @@ class Program:
         ``exchange(step, sends)`` carries the sends of a step together, writes the arrivals in the order given, and
         returns the (start, end) of each send, in seconds of ``clock``.
         """
-        steps = [(step, *map(self.bound, step[1:])) for step in self.steps]  # here, so that the run does not pay for it
+        # Here, so that the run does not pay for it.
+        steps = [tuple(map(self.bound, (step.copies, step.sends, step.updates))) for step in self.steps]
 
         def execute() -> Executed:
             started, timed = clock(), []
-            for step, copies, sends, changes in steps:
+            for step, (copies, sends, changes) in zip(self.steps, steps, strict=True):
                 for _, source, spare in copies:
                     spare.copy_(source)
                 spans = exchange(step.number, sends)

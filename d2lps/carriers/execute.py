@@ -24,7 +24,7 @@ from d2lps.carriers.here import Here
 from d2lps.carriers.reductions import SUM, Reduction, reduction, require_usable
 from d2lps.carriers.tensors import TensorError, require_fitting, require_updatable
 from d2lps.messages import text
-from d2lps.plan.acts import sends, updates
+from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
 from d2lps.trace import Trace, event, pairs
@@ -133,7 +133,7 @@ def run(
         timed = carrier.gather_times(plan, execute())
     width = program.like.element_size()
     nbytes = {key: (part.stop - part.start) * width for key, part in program.slices.items()}
-    acts = [[*sends(step), *updates(step)] for step in plan.steps]
+    acts: list[list[Send | Update]] = [[*sends(step), *updates(step)] for step in plan.steps]
     events = []
     for step, index, start, end in timed:
         act = acts[step - 1][index]

@@ -51,7 +51,7 @@ class Departure(NamedTuple):
 class Arrival(NamedTuple):
     """A segment that arrives in ``parts``, and the ``writes`` to do then; none if it arrives in its place."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
     parts: list[Tensor]
     rank: int
     tag: int
@@ -61,7 +61,7 @@ class Arrival(NamedTuple):
 class Piece(NamedTuple):
     """A segment of a message for a node of this rank: the ``part`` to write, and the ``source`` if it is local."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     begins: bool
     part: Tensor | None
     source: Tensor | None
@@ -150,7 +150,8 @@ class Gloo:
 
     def load(self, program: Program, ranks: Mapping[str, int], hosts: Sequence[str]) -> Callable[[], Executed]:
         """Return a function that executes ``program`` or raises Closed; ``ranks``: node → rank; ``hosts``: by rank."""
-        rank, scratch = self._group.rank(), []
+        rank = self._group.rank()
+        scratch: list[Tensor] = []
         return partial(self._execute, [_loaded(step, program, ranks, rank, hosts, scratch) for step in program.steps])
 
     def _execute(self, steps: list[GlooStep]) -> Executed:
@@ -177,9 +178,9 @@ class Gloo:
                     leaving.setdefault(send, []).append((rank, self._group.send(parts, rank, tag)))
                 ends[send.index] = now()  # of sending; the receiver knows when it has arrived
             for i, (index, _, rank, _, writes) in enumerate(step.arrivals):
-                if requests[i] is not None:
+                if (request := requests[i]) is not None:
                     with progress.of(rank):
-                        requests[i].wait(limit)
+                        request.wait(limit)
                 for write in writes:
                     write()
                 if i + step.ahead < len(step.arrivals):
@@ -244,8 +245,10 @@ def _loaded(
             sources = [(0, None)] * len(targets) if source is None else _segments(index, begins, source, cut)
             pairs = zip(targets, sources, strict=True)
             messages.append([Piece(index, begins, part, local, src, tag) for (tag, part), (_, local) in pairs])
-    copies = [partial(spare.copy_, source) for _, source, spare in program.bound(step.copies)]
-    changes = [
+    copies: list[Callable[[], object]] = [
+        partial(spare.copy_, source) for _, source, spare in program.bound(step.copies)
+    ]
+    changes: list[tuple[int, list[Operation], Callable[[], object]]] = [
         (change.index, sent_before([change]), partial(program.update, change.act, gradient))
         for change, gradient, _ in program.bound(step.updates)
     ]
@@ -273,7 +276,7 @@ def _in_turn(
     request from the same one. The pieces of a turn are written in the order of the plan, when all of them are there;
     until then they wait in ``rooms``.
     """
-    arrivals = []
+    arrivals: list[Arrival] = []
     for turn in zip_longest(*messages):
         pieces = [piece for piece in turn if piece is not None]
         arrived = {}
@@ -295,7 +298,7 @@ class Rooms(NamedTuple):
     """Buffers for arriving segments: ``count`` of them are in use at once, the same ones in all steps."""
 
     scratch: list[Tensor]
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name
 
     def room(self, number: int, part: Tensor) -> Tensor:
         """Return a buffer for ``part``, the segment of this number."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
+from typing import TypeAlias
 
 import torch
 
@@ -13,7 +14,7 @@ from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 
-Device = str | torch.device
+Device: TypeAlias = str | torch.device
 
 
 class Here(Carrier):
@@ -35,6 +36,7 @@ class Here(Carrier):
     """
 
     def __init__(self, devices: "Sequence[Device] | Mapping[str, Device] | None" = None):
+        self.devices: dict[str, torch.device] | list[torch.device] | None
         if isinstance(devices, Mapping):
             self.devices = {node: _device(device) for node, device in devices.items()}
         elif devices is None:
@@ -77,7 +79,7 @@ class Here(Carrier):
     def _exchange_cuda(self, program: Program, sends: list[Bound]) -> list[tuple[float, float]]:
         self.clock()  # wait for the spare copies and for earlier steps
         self._zero = {}
-        carried = []
+        carried: list[tuple] = []
         for _, source, target in sends:
             here, there = source.device, target.device
             device = there if there.type == "cuda" else here

@@ -13,7 +13,7 @@ from contextlib import suppress
 PREFIX = "d2lps-held-"
 
 
-def held(make: Callable[..., object], folder: str) -> tuple[str, int]:
+def held(make: Callable[..., str | tuple[int, str]], folder: str) -> tuple[str, int]:
     """Call ``make(prefix=…, dir=folder)``, mkdtemp or mkstemp, and return the path and the descriptor with the lock.
 
     Leftovers in ``folder`` are removed first.
@@ -22,7 +22,7 @@ def held(make: Callable[..., object], folder: str) -> tuple[str, int]:
     while True:
         new = make(prefix=PREFIX, dir=folder)
         try:
-            path, descriptor = (new, os.open(new, os.O_RDONLY)) if isinstance(new, str) else reversed(new)
+            path, descriptor = (new, os.open(new, os.O_RDONLY)) if isinstance(new, str) else (new[1], new[0])
         except FileNotFoundError:  # another process swept just before this one opened it
             continue
         fcntl.flock(descriptor, fcntl.LOCK_SH)

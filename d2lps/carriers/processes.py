@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,7 +47,7 @@ class Processes(Ranks):
     """
 
     kind = "processes"
-    _connections: Gloo | Nccl | None = None
+    _connections: Any = None  # a Gloo or an Nccl
 
     def __init__(
         self,
@@ -190,3 +191,4 @@ def _address_of_ipv6() -> str | None:
     """Return the address of this host if it reaches the others over IPv6 only, where gloo would listen on loopback."""
     with suppress(KeyError, OSError):  # without MASTER_ADDR the store was given
         return address if ":" in (address := own_address()) else None
+    return None

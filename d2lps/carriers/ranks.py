@@ -101,7 +101,7 @@ class Ranks(Carrier):
                 foreign = next(node for node in plan.nodes if node not in own)
                 values = {"named": named[0], "foreign": foreign, "kind": type(self).__name__}
                 raise ProcessesError(text("processes.mixed", **values))
-        rank_of = {}
+        rank_of: dict[str, int] = {}
         for rank, nodes in enumerate(played):
             for node in self.members[rank]["own"] if nodes is None else nodes:
                 if node in rank_of:
@@ -196,9 +196,9 @@ class Ranks(Carrier):
         ranks, times = self.ranks(plan), []
         for (step, index), by_rank in sorted(spans.items()):
             sent = steps[step - 1]
-            src, dst = sent[index][:2] if index < len(sent) else (None, None)
+            src, dst = sent[index][:2] if index < len(sent) else ("", "")
             anyone = next(iter(by_rank.values()))
-            start, end = by_rank.get(ranks.get(src), anyone)[0], by_rank.get(ranks.get(dst), anyone)[1]
+            start, end = by_rank.get(ranks.get(src, -1), anyone)[0], by_rank.get(ranks.get(dst, -1), anyone)[1]
             times.append(Timed(step, index, max(start, 0.0), max(start, end, 0.0)))
         return times
 
@@ -237,10 +237,9 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
 
     Raise NoRanks if the variables are not set.
     """
-    names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
     try:
-        rank, size, address, port = (os.environ[name] for name in names)
-        rank, size, port = int(rank), int(size), int(port)
+        *numbers, address = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR"))
+        rank, size, port = map(int, numbers)
     except (KeyError, ValueError) as error:
         raise NoRanks(_alone(error)) from None
     if not 0 <= rank < size:

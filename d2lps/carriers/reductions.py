@@ -39,7 +39,7 @@ class Reduction:
     """
 
     name: str
-    combine: Callable[[Tensor, Tensor], Tensor]
+    combine: Callable[..., Tensor]
     identity: float | int | bool
     in_place: bool = False
 

@@ -68,8 +68,10 @@ class Rendezvous:
         self.closed = self.forked = False
         self._gone = False  # True once the store does not answer
         self._thread = BackgroundThread()
-        self._calls, self._last = 0, None
-        self._looked, self._step = 0.0, None
+        self._calls = 0
+        self._last: str | None = None
+        self._looked = 0.0
+        self._step: int | None = None
         # The store counts the meetings of this kind: a process that missed the last one is in time for the next.
         self._turn = f"d2lps/{kind}/turn"
         self._number = self._asked(lambda: store.add(self._turn, 0))
@@ -106,8 +108,8 @@ class Rendezvous:
             raise
         values = self._read(*keys)
         # All processes that posted here have read the previous call: this rank's value of it can be deleted.
-        if self._last is not None:
-            self._asked(lambda: self.store.delete_key(self._key(self._last)))
+        if (last := self._last) is not None:
+            self._asked(lambda: self.store.delete_key(self._key(last)))
         self._last = keys[self.rank]
         return values
 
@@ -174,7 +176,8 @@ class Rendezvous:
         self.require_open()
         self._step = step
         self._report(step, waiting, why, detail)
-        reports, until = {}, time.monotonic() + min(GRACE, self.deadline / 2)
+        reports: dict[int, dict] = {}
+        until = time.monotonic() + min(GRACE, self.deadline / 2)
         while len(reports) < self.size and time.monotonic() < until and not self._there("verdict"):
             for rank in set(range(self.size)) - set(reports):
                 if self._there(f"failed/{rank}"):
@@ -209,7 +212,7 @@ class Rendezvous:
 
     def _asked(self, question: Callable):
         """Return the store's answer. Another thread asks: a store whose process is stopped never answers."""
-        if self._gone:
+        if self._gone and self.over:
             raise self.over
         answer = self._thread.do(question)
         if answer.wait(self.deadline) and not isinstance(answer.error, RuntimeError):
@@ -218,7 +221,8 @@ class Rendezvous:
             return answer.result
         self._gone = True
         why = str(answer.error).splitlines()[0][:100] if answer.is_set() else f"no answer for {self.deadline:g} s"
-        store, lost = f"the store in which the {self.size} processes meet", ()
+        store = f"the store in which the {self.size} processes meet"
+        lost: tuple[int, ...] = ()
         if self.holder is not None:
             store, lost = f"rank {self.holder}, and with it {store},", (self.holder,)
         sentence = (
@@ -272,7 +276,7 @@ def _verdict(size: int, reports: dict[int, dict], deadline: float, step: int | N
 
 def require_seconds(name: str, value: object, error: type[Exception] = ProcessesError) -> float:
     """Return ``value``, a number of seconds to wait, as a float; raise ``error`` with the ``name`` if it is none."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1e6:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1e6:
         raise error(text("processes.seconds", what=name, value=repr(value)))
     return float(value)
 

@@ -157,4 +157,5 @@ class SharedMemory(Ranks):
 
 def _location(tensor: Tensor | None) -> dict | None:
     """Return the location of a tensor in a form that JSON can hold; None for no tensor or an empty one."""
-    return None if tensor is None or not tensor.numel() else asdict(location_of(tensor))
+    where = location_of(tensor) if tensor is not None and tensor.numel() else None
+    return None if where is None else asdict(where)

@@ -46,8 +46,9 @@ def tasks(steps: Iterable[Step], ranks: Mapping[str, int], private: Collection[s
             fresh = any(earlier.writes == operation.reads for earlier in operation.after)
             rank = source if fresh and all(task.rank == source for task in before) else rank
         task = last.get((rank, key))
-        goes_on = plain and task and isinstance(task.operations[0].act, Send)
-        if not goes_on or any(earlier.rank != rank for earlier in before):  # it would wait for another rank
+        goes_on = plain and task is not None and isinstance(task.operations[0].act, Send)
+        # Otherwise it would wait for another rank.
+        if task is None or not goes_on or any(earlier.rank != rank for earlier in before):
             task = last[rank, key] = Task(rank, len(by_rank[rank]), [])
             by_rank[rank].append(task)
         task.operations.append(operation)
@@ -147,7 +148,7 @@ class SharedProgram:
             for key, part in self._program.slices.items():
                 slot = Slot(node, key)
                 read, written = reads.get(slot), writes.get(slot)
-                begins = not read or bool(written) and written[0] < read[0]
+                begins = not read or written is not None and written[0] < read[0]
                 ends = begins if not written else not read or read[-1] <= written[-1]
                 if begins:
                     self._places[slot] = home
@@ -222,7 +223,8 @@ class SharedProgram:
 
 def _uses(program: Program) -> tuple[dict[Slot, list[int]], dict[Slot, list[int]], set[Slot]]:
     """Return slot → the steps in which sends read it, slot → the steps in which they write it, and updated slots."""
-    reads, writes = {}, {}
+    reads: dict[Slot, list[int]] = {}
+    writes: dict[Slot, list[int]] = {}
     for step in program.steps:
         for operation in (*step.copies, *step.sends):
             reads.setdefault(operation.reads, []).append(operation.step)

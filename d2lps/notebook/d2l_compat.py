@@ -139,7 +139,7 @@ def _import_d2l() -> ModuleType:
         broken = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "torchvision"}
         transforms = _Missing("torchvision.transforms", str(error))
         torchvision = _Missing("torchvision", str(error))
-        torchvision.transforms = transforms
+        torchvision.transforms = transforms  # type: ignore[attr-defined]
         for name in broken:
             del sys.modules[name]
         sys.modules |= {"torchvision": torchvision, "torchvision.transforms": transforms}

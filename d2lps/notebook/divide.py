@@ -138,7 +138,7 @@ class Division(ipywidgets.VBox):
         self, size: float, parts: dict[str, float], ends: tuple[float, float], longest: float, said: str
     ) -> str:
         most = 2 * self._gpu.memory  # a longer bar ends at the edge
-        x, long, limit = LEFT, WIDE * min(1, size / most), LEFT + WIDE * self._gpu.memory / most
+        x, long, limit = float(LEFT), WIDE * min(1, size / most), LEFT + WIDE * self._gpu.memory / most
         fits = size <= self._gpu.memory
         drawn = [
             words(text("divide.memory", size=show_size(size)), x, 24, "name", "ink", "start"),

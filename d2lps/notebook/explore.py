@@ -132,7 +132,8 @@ class Exploration(ipywidgets.VBox):
         nbytes: int,
         rate: Bandwidth,
     ):
-        self._strategies, self._place, self._places = strategies, place, {}
+        self._strategies, self._place = strategies, place
+        self._places: dict = {}
         self.traces: dict[str, Trace] = {}
         self.refused: dict[str, str] = {}
         self.player: Player | None = None

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from html import escape
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lps.messages import LANGUAGES, html_language, language, named, only, text
 from d2lps.notebook.predict import Bar, chart
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.lanes import Lanes
+from d2lps.view.drawing.motion import plan_of
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.theme import STYLE, THIN, styled
 from d2lps.view.player import LOOKS, MODULE, data, sheet, staged, stills
@@ -35,13 +36,13 @@ class Offer(NamedTuple):
 
     name: str
     says: str
-    now: dict[str, object]
+    now: dict[str, Any]
     others: list[object]
     labels: dict[object, str]
     at_once: int = 1  # how many of the others are as instructive as the first
 
 
-Content = Callable[[dict[str, object]], dict]  # positions of all sliders → "report", and perhaps "data" and "stills"
+Content = Callable[[dict[str, Any]], dict]  # positions of all sliders → "report", and perhaps "data" and "stills"
 
 
 def can_race(traces: dict[str, Trace]) -> bool:
@@ -60,7 +61,7 @@ def report(traces: dict[str, Trace], refused: dict[str, str]) -> str:
     parts += [f"<p>✗ {escape(f'{named(name)}: {why}'.removeprefix(': '))}</p>" for name, why in refused.items()]
     for name, trace in traces.items():
         summary = escape(text("explore.says-plan", name=named(name)))
-        parts.append(f"<details><summary>{summary}</summary>{plan_table(trace.plan)}</details>")
+        parts.append(f"<details><summary>{summary}</summary>{plan_table(plan_of(trace))}</details>")
     return f'<div class="d2lps-explore" lang="{html_language()}">{"".join(parts)}</div>'
 
 

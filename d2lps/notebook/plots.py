@@ -53,7 +53,7 @@ def as_html(figure) -> str:
 
     svg = re.sub(r">([^<>]+)</text>", translated, svg)
     colours = "".join(f"--d2-line{i}:light-dark({light},{dark});" for i, (light, dark) in enumerate(LINES))
-    least = round(LEAST * float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]))
+    least = round(LEAST * float(re.findall(r'viewBox="0 0 ([\d.]+)', svg)[0]))
     look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:max(100%,{least}px);min-width:{least}px"
     start = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look};height:auto"'
     inside = re.sub(r"<svg[^>]*>", lambda svg: f"{svg[0]}<desc>{escape(described(figure))}</desc>", svg, count=1)
@@ -142,8 +142,10 @@ def table(figure) -> str:
         places = sorted({x for points in curves.values() for x in points})
         every = math.ceil(len(places) / MOST_ROWS)
         chosen = [*places[::every], *places[-1:]] if places else []
-        rows = [[_shown(x), *(_shown(points.get(x)) for points in curves.values())] for x in dict.fromkeys(chosen)]
-        heads = [label, *curves]
+        rows: list[list[object]] = [
+            [_shown(x), *(_shown(points.get(x)) for points in curves.values())] for x in dict.fromkeys(chosen)
+        ]
+        heads: list[str | int] = [label, *curves]
         if not rows and (bars := _bars(axes)):
             heads = [label, named(axes.get_ylabel())]
             rows = [[str(i), _shown(value)] for i, value in enumerate(bars, 1)]
@@ -159,7 +161,7 @@ class Numbers(Table):
     @property
     def heads(self) -> list[str]:
         """The headings, as they are."""
-        return self._columns
+        return [str(column) for column in self._columns]
 
 
 def _curves(axes) -> dict[str, dict[float, float]]:

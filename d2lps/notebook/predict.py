@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from html import escape
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lps.messages import html_language, named, said, text
 from d2lps.notebook import kept
@@ -79,7 +79,8 @@ class Prediction:
     """
 
     def __init__(self, name: str, asked: dict[str, str]):
-        self.name, self.asked, self._updates = name, asked, []  # _updates: functions that renew displays
+        self.name, self.asked = name, asked
+        self._updates: list[Callable[[], None]] = []  # they renew displays
         self._table = known().get(name, {})
         old = kept.kept("guess", name) or {}
         self.guess = self._restored(old) if old.get("asked") == asked else None
@@ -141,7 +142,7 @@ class Prediction:
         Raises:
             PredictionError: If a question has no answer, or a trace answers a question that is not about time.
         """
-        sources = {**columns} | ({} if model is None and measured is not None else {"model": model})
+        sources: dict[str, Any] = {**columns} | ({} if model is None and measured is not None else {"model": model})
         sources |= {} if measured is None else {"measured": measured}
         labels = {label: f"table.{label}" for label in columns} | {"model": _label(model), "measured": "predict.found"}
         answers = {source: self._in_units(values) for source, values in sources.items()}
@@ -180,7 +181,7 @@ class Prediction:
             return None
 
     def _in_units(self, values: "Mapping[str, float | Trace]") -> dict[str, float]:
-        numbers = {}
+        numbers: dict[str, float] = {}
         for item, unit in self.asked.items():
             value = values.get(item) if isinstance(values, Mapping) else None
             if isinstance(value, Trace):
@@ -371,7 +372,7 @@ _BAR = "border-radius:2px;margin-right:.5em;print-color-adjust:exact"  # print t
 
 
 def _row(bar: Bar, low: float, high: float) -> str:
-    size, look = abs(bar.value), "display:inline-block;height:.85em"
+    size, look = abs(bar.value or 0.0), "display:inline-block;height:.85em"
     part = math.log10(size / low) / math.log10(high / low) if low and size else size / (high or 1)
     look += f";width:calc({WIDTH}*{round(part, 3):g});background:{COLOURS.get(bar.source, OTHER)}"
     if low:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from d2lps.messages import html_language, language, said, text
 from d2lps.notebook import kept
@@ -50,7 +50,8 @@ class CourseMap:
         path = CHAPTERS / "toc.toml"
         if not path.is_file():
             raise ExerciseError("no-course", folder=CHAPTERS)
-        self._entries, self._here = chosen(tables(path)["chapter"]), here
+        entries: Any = tables(path)["chapter"]
+        self._entries, self._here = chosen(entries), here
         self.chapters = [entry["slug"] for entry in self._entries]
 
     def __repr__(self) -> str:
@@ -172,7 +173,8 @@ def progress(here: str = "") -> Progress:
     if here and _day("ended", slugs[here]) is None:
         kept.keep("ended", slugs[here], {"day": date.today().isoformat()})
     titles, chapters = {}, {}
-    for entry in chosen(tables(CHAPTERS / "toc.toml")["chapter"]):
+    entries: Any = tables(CHAPTERS / "toc.toml")["chapter"]
+    for entry in chosen(entries):
         slug = entry["slug"]
         days = {id: _day("passed", id) for id, texts in exercises.items() if texts.folder.name == slug}
         if days:  # an appendix has no exercises

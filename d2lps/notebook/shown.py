@@ -129,4 +129,4 @@ def speak_to_all() -> None:
         send(comm, type_of_message, unmarked(data, language()), *rest, **options)
 
     shell.display_formatter.format, shell.display_pub.publish = form_all, publish_all
-    BaseComm.publish_msg = send_one
+    BaseComm.publish_msg = send_one  # type: ignore[method-assign, assignment]

@@ -9,6 +9,7 @@ curve, no other batch is faster.
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import ipywidgets
 
@@ -64,7 +65,8 @@ class Tradeoff(ipywidgets.VBox):
     """
 
     def __init__(self, job: Job, price: float, dots: Sequence, devices: Sequence[int], prices: Sequence[float]):
-        self.job, self._dots, self._shown = job, [*dots], {}
+        self.job, self._dots = job, [*dots]
+        self._shown: dict = {}
         options = {
             "batch": [(_times(part), part) for part in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16)],
             "devices": [(_count(n), n) for n in devices],
@@ -85,20 +87,20 @@ class Tradeoff(ipywidgets.VBox):
         super().__init__([row, self._stage, Names()])
         self.redraw()
 
-    def _now(self) -> dict[str, float]:
+    def _now(self) -> dict[str, Any]:
         return {name: control.value for name, control in self.controls.items()}
 
     def redraw(self) -> None:
         """Show everything anew for the positions of the sliders."""
         self._stage.value = self._content(self._now())["report"]
 
-    def _numbers(self, values: Mapping[str, float]) -> tuple[float, float, float]:
+    def _numbers(self, values: Mapping[str, Any]) -> tuple[float, float, float]:
         """Return batch, seconds and cost."""
         batch = max(values["batch"] * self.job.critical, self.job.least * values["devices"])
         n = values["devices"]
         return batch, self.job.seconds(n, batch), self.job.cost(n, values["price"], batch)
 
-    def _content(self, values: Mapping[str, float]) -> dict[str, str]:
+    def _content(self, values: Mapping[str, Any]) -> dict[str, str]:
         batch, seconds, cost = self._numbers(values)
         n, job = values["devices"], self.job
         best = job.best_batch(n)

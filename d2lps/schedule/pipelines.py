@@ -11,7 +11,7 @@ backward pass; zero-bubble schedules cut B into I, the gradient of the input, wh
 the gradient of the weights, which no device waits for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from d2lps.plan.acts import Send
 from d2lps.schedule.acts import Act, ScheduleError, Task, Value
@@ -272,4 +272,9 @@ def _require(**counts: object) -> None:
 
 # The schedules by the names that d2lps.edit offers. A new one also needs its rows in notebook/schedule_table.js and its
 # name under [edit] in messages/; tests/notebook/test_schedule_table.py fails until it has them.
-SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb-h1": zero_bubble}
+SCHEDULES: dict[str, Callable[..., Table]] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "zb-h1": zero_bubble,
+}

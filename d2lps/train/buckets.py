@@ -97,7 +97,8 @@ class Buckets:
 
 
 def _filled(parameters: Iterable[nn.Parameter], nbytes: int) -> list[list[nn.Parameter]]:
-    buckets, room = [], 0
+    buckets: list[list[nn.Parameter]] = []
+    room = 0
     for weight in dict.fromkeys(parameters):
         if not weight.requires_grad:
             continue

@@ -46,14 +46,16 @@ def fit(
     weights = parameters_to_vector(trained(net).values()).detach().clone()
     velocity, versions = torch.zeros_like(weights), [weights]
     pushes = sum(len(step.pushes) for step in history.steps)
-    by_worker = [batches(part, size, pushes) for part in data] if isinstance(data, list) else None
-    shared = None if by_worker else batches(data, size, pushes)
+    if isinstance(data, list):
+        examples = [batches(part, size, pushes) for part in data]
+    else:
+        examples = [batches(data, size, pushes)] * history.workers  # one after the other, whoever asks
     with deterministic():
         for step in history.steps:
             total = torch.zeros_like(weights)
             for push in step.pushes:
                 vector_to_parameters(versions[push.read], trained(net).values())
-                X, y = next(by_worker[push.rank] if by_worker else shared)
+                X, y = next(examples[push.rank])
                 total += loss_and_gradient(net, X, y, count=len(y))[1]
             velocity = momentum * velocity + total / len(step.pushes)
             versions.append(versions[-1] - lr * velocity)

@@ -73,7 +73,7 @@ def digits(train: int = 1536) -> Digits:
 
     # load_digits() reads the same file, but needs all of scikit-learn in each of many processes.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    rows = torch.from_numpy(numpy.loadtxt(file, numpy.float32, delimiter=","))
+    rows = torch.from_numpy(numpy.loadtxt(str(file), numpy.float32, delimiter=","))
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     X = rows[order, :-1].reshape(-1, 1, 8, 8)
     X = (X - X[:train].mean()) / X[:train].std()

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import add
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ from d2lps.train.checkpoints import Checkpoints
 Rule = tuple[str, Mapping[str, float]]
 T = TypeVar("T")
 CPU = torch.device("cpu")
-STORES = MappingProxyType(
+STORES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "sync": {"kind": "dist_sync"},
         "async": {"kind": "dist_async"},
@@ -197,7 +197,7 @@ def each(stores: Iterable[KVStore], work: Callable[[KVStore], T]) -> list[T]:
             return None
 
     with deterministic(), ThreadPoolExecutor(len(stores)) as threads:
-        results = list(threads.map(one, stores))
+        results: list[Any] = list(threads.map(one, stores))
     if errors:
         raise errors[0]
     return results
@@ -211,7 +211,7 @@ def curves(
     update: Rule,
     pauses: Sequence[float],
     servers: int = 1,
-    stores: Mapping[str, Mapping] = STORES,
+    stores: Mapping[str, Mapping[str, Any]] = STORES,
 ) -> dict[str, Curve]:
     """Train ``net`` through each of ``stores`` in this process, and record the loss by step and by second.
 
@@ -262,7 +262,8 @@ def _curve(
 
 def _slowest(cluster: Cluster) -> int:
     """Return the number of steps of the slowest worker, as counted by the servers."""
-    return min(min(shard.rounds) for server in cluster.servers for shard in server.store.shards)
+    servers: Iterable[Any] = cluster.servers  # here in this process
+    return min(min(shard.rounds) for server in servers for shard in server.store.shards)
 
 
 def in_turn(
@@ -297,7 +298,7 @@ def in_turn(
     net, (rule, numbers) = copy.deepcopy(net).to(device), update
     weights = parameters_to_vector(trained(net).values()).detach().cpu().clone()
     sizes = [weight.numel() for weight in trained(net).values()]
-    losses, memory = [], [{} for _ in sizes]
+    losses, memory = [], [dict[str, Any]() for _ in sizes]
     with deterministic():
         for X, y in counted(batches(data, require_count("size", size, error=Refused), steps), of=steps):
             parts = split(X, y, [CPU] * len(workers))

@@ -98,12 +98,12 @@ class Checkpoints:
             Refused: If ``steps`` is no such number; nothing has been written, and no other worker was waited for.
             KVError: An error of the store.
         """
-        steps = steps.item() if getattr(steps, "ndim", None) == 0 else steps
+        if isinstance(steps, torch.Tensor | np.ndarray | np.generic) and steps.ndim == 0:
+            steps = steps.item()
         require_count("steps", steps, least=0, error=Refused)
         draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
-        mine, failure = draft / f"rank-{self.store.rank}", None
-        if self.store.rank == 0:
-            failure = self._failure(partial(_emptied, draft))
+        first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"
+        failure = self._failure(lambda: _emptied(draft)) if first else None
         self.store.barrier()
         failure = failure or self._failure(lambda: _written(mine, _packed(own)))
         # A worker that failed joins the barrier, too, so that the others do not wait in vain.
@@ -230,7 +230,8 @@ def _digest(path: Path) -> str:
 
 
 def _packed(own: Any) -> bytes:
-    kind, words, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    kind, words, *rest = state
     numbers = {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],

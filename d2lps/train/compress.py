@@ -97,7 +97,8 @@ class Largest:
     """
 
     def __init__(self, k: int, feedback: bool = True) -> None:
-        self.k, self.feedback, self.nbytes, self.left = k, feedback, 0.0, {}
+        self.k, self.feedback, self.nbytes = k, feedback, 0.0
+        self.left: dict[int, Tensor] = {}
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the mean of what the workers send of flat float32 tensors of the same length."""

@@ -110,7 +110,7 @@ class Experts(nn.Module):
         self.load = Load([*map(sum, zip(*wanted, strict=True))], dropped)
         return orders, gates, kept
 
-    def _compute(self, node: str, part: Tensor, kept: list) -> Tensor:
+    def _compute(self, node: str, part: Tensor, kept: Sequence[list[int]]) -> Tensor:
         """Let the experts of a device compute; tokens stand in the order of their devices, then of their experts."""
         pieces = [*part.split([row[e] for row in kept for e in self.of[node]])]
         for i, e in enumerate(self.of[node]):

@@ -43,7 +43,7 @@ def steps_to(target: float, batch: int, rate: float, seed: int, most: int = 2000
     draw = np.random.default_rng(seed)
     A, B = (draw.normal(0, 0.15, shape).astype("f4") for shape in ((X.shape[1], HIDDEN), (HIDDEN, 10)))
     a, b = np.zeros(HIDDEN, "f4"), np.zeros(10, "f4")
-    rate = np.float32(rate)
+    step_size = np.float32(rate)
     for step in range(1, most):
         rows = draw.integers(0, len(y), batch)
         x = X[rows]
@@ -54,10 +54,10 @@ def steps_to(target: float, batch: int, rate: float, seed: int, most: int = 2000
         error[np.arange(batch), y[rows]] -= 1
         error /= batch
         back = (error @ B.T) * (hidden > 0)
-        B -= rate * (hidden.T @ error)
-        b -= rate * error.sum(axis=0)
-        A -= rate * (x.T @ back)
-        a -= rate * back.sum(axis=0)
+        B -= step_size * (hidden.T @ error)
+        b -= step_size * error.sum(axis=0)
+        A -= step_size * (x.T @ back)
+        a -= step_size * back.sum(axis=0)
         guessed = (np.maximum(X_test @ A + a, 0) @ B + b).argmax(axis=1)
         if (guessed == y_test).mean() >= target:
             return step
@@ -82,6 +82,6 @@ def steps_by_batch(
     best, seeds = {}, [*seeds]
     for batch in batches:
         tried = {each: mean(steps_to(target, batch, each, seed) for seed in seeds) for each in (rate, 2 * rate)}
-        rate = min(tried, key=tried.get)
+        rate = min(tried, key=tried.__getitem__)
         best[batch] = float(tried[rate]), rate
     return best

@@ -219,8 +219,9 @@ def work(
         time.sleep(pause)
         loss, pulled = step(store, tower, table, examples, size, add)
         adam.step()
-        for values, value in zip(worked, (loss / scale, pulled, time.perf_counter() - start), strict=True):
-            values.append(value)
+        worked.losses.append(loss / scale)
+        worked.rows.append(pulled)
+        worked.seconds.append(time.perf_counter() - start)
     store.barrier()
     return worked
 

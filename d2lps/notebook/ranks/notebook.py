@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -83,8 +84,10 @@ class RunningRanks:
             import zmq
         except ImportError as error:
             raise ProcessesError(text("ranks.missing", name=error.name)) from None
-        self.deadline, self.closed, self.view = deadline, False, None
-        self._count, self._client, self._processes = count, None, []
+        self.deadline, self.closed = deadline, False
+        self.view: Any = None
+        self._count, self._processes = count, []
+        self._client: Any = None
         # Bound to loopback here, because the store itself would listen on all networks.
         listener = _listener()
         address, port, *_ = listener.getsockname()
@@ -265,7 +268,7 @@ def _guard(folder: Path, count: int, address: str, port: int) -> tuple[subproces
     theirs, ours = os.pipe()
     further = TRAINING if TRAINING[0] in sys.modules else ()  # the ranks of a notebook that trains will probably train
     command = [sys.executable, "-m", "d2lps.notebook.ranks", str(folder), str(theirs), str(count), "", *further]
-    options = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs], "start_new_session": True}
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs], "start_new_session": True}
     try:
         with (folder / "output").open("wb") as output:
             return subprocess.Popen(command, env=environment, stdout=output, stderr=output, **options), ours

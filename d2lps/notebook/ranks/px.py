@@ -157,7 +157,8 @@ class RanksFailed(ProcessesError):
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows in place of a traceback: places in the cell, and sentences."""
-        lines, before = [], []
+        lines: list[str] = []
+        before: list[str] = []
         for sentence, place in self.parts:
             lines += [*(place if place != before else ()), sentence]
             before = place
@@ -177,7 +178,8 @@ def error_of(part: AsyncResult, again: str) -> tuple[str, str]:
 
 def places(traceback: str) -> list[str]:
     """Return the lines of a traceback that are in the cell itself, without those in libraries."""
-    lines, inside = [], False
+    lines: list[str] = []
+    inside = False
     for line in traceback.splitlines():
         bare = COLOURS.sub("", line)
         if frame := re.match(r" *Cell In.*?, line \d+(?:, (in .*))?", bare):

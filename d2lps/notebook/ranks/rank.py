@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from d2lps.messages import speak, text
 
@@ -59,7 +60,7 @@ def loopback() -> str:
         begin(context, *arguments, **options)
         context.ipv6 = True
 
-    Context.__init__ = begin_with_ipv6
+    Context.__init__ = begin_with_ipv6  # type: ignore[method-assign, assignment]
     return f"[{address}]"
 
 
@@ -115,7 +116,7 @@ def without_ranks(line: str, cell: str | None = None) -> None:
     raise brief(NoRanks(text("ranks.none")))
 
 
-def brief(error: BaseException) -> BaseException:
+def brief(error: Any) -> Any:
     """Return the error, which IPython then shows without a traceback."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}".removesuffix(": ")]
     return error
