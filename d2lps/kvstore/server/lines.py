@@ -14,7 +14,7 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
-from d2lps.kvstore.server.coding import Piece, buffers, decode, encode, layout, split
+from d2lps.kvstore.server.coding import MESSAGES, Piece, buffers, decode, encode, layout, split
 from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
@@ -245,7 +245,10 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
                     as_bytes(each).copy_(whole[start : start + size])
                 start += size
         those = iter(tensors)
-        yield from [decode(each, those) for each in said]
+        messages = [decode(each, those) for each in said]
+        if not {*map(type, messages)} <= {*MESSAGES}:
+            raise ValueError("it is of no kind of message")
+        yield from messages
     except Broken:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, StopIteration) as error:
@@ -254,7 +257,7 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
 
 def begins_snapshot(frame: Frame) -> bool:
     """Return True if a piece of a snapshot is in a frame: a learner need not ask again while that comes."""
-    return any(said[:1] == [Piece.__name__] for said in frame.metadata.get("said", ()) if isinstance(said, list))
+    return any(isinstance(said, dict) and Piece.__name__ in said for said in frame.metadata.get("said", ()))
 
 
 class Snapshots:
