@@ -26,6 +26,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ack, Apply, Begin, Choose, Do, Load, Meet, Pull, Push
 from d2lps.kvstore.server import lines, process
+from d2lps.kvstore.server import store as server_store
 from d2lps.kvstore.server.coding import Held
 from d2lps.kvstore.server.parts import Gradient
 from d2lps.kvstore.server.process import kill
@@ -80,6 +81,8 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
                 turn.wait(LIVE)
                 for when, what, server, later in troubles:
                     if when == round_:
+                        if what == "kill":  # a newcomer may take long to learn what the other one alone has
+                            until_whole(all_)
                         time.sleep(later)
                         getattr(all_, what)(server)
 
@@ -237,12 +240,14 @@ def test_pushes_of_a_worker_that_leaves_stay():
         store.push("w", torch.tensor([4.0**store.rank]))
         if store.rank == 1:
             store.close()
+            left.set()
             return 5.0
-        time.sleep(0.3)
+        assert left.wait(LIVE)
         servers.kill(0)
         store.pull("w", out=(out := torch.empty(1)))
         return out.item()
 
+    left = threading.Event()
     with cluster(workers=2, servers=2, deadline=5, replicas=1) as servers:
         assert each(servers, work) == [5.0, 5.0]
 
@@ -448,6 +453,7 @@ def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
         hear(slot, other, messages)
 
     monkeypatch.setattr(Slot, "hear", lagging)
+    monkeypatch.setattr(server_store, "PATIENCE", LIVE)  # of the others, which the lag must not use up
     with made() as servers:
         for end in each(servers, work):
             assert torch.equal(end, right)
@@ -457,10 +463,9 @@ def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
 def test_members_have_the_same_bits_in_the_end():
     with made() as servers:
         each(servers, work)
-        time.sleep(0.3)
         for slot in range(2):
             one, other = (host.replicas[slot].store.slot.core for host in servers.servers)
-            assert one.seq == other.seq == max(one.commit, other.commit) > 3
+            soon(lambda one=one, other=other: one.seq == other.seq == max(one.commit, other.commit) > 3)
             for mine, theirs in zip(one.parts, other.parts, strict=True):
                 assert mine[:2] == theirs[:2] and torch.equal(mine.value.value, theirs.value.value)
                 assert mine.value.memory.keys() == theirs.value.memory.keys() == {"sgd"}
@@ -622,7 +627,7 @@ def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
             except (Timeout, Unknown) as error:
                 errors.append(error)
 
-    with begun(deadline=0.4) as servers:
+    with begun(deadline=0.6) as servers:  # a worker that is silent for so long is lost
         ran = []
         with still(servers, 1, lambda: ran.append(aside(push, servers[0]))):
             ((thread, found),) = ran
@@ -675,7 +680,7 @@ def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
 
         soon(is_done)
 
-    with begun(deadline=0.5) as servers:
+    with begun(deadline=0.6) as servers:
         with unheard(servers, 1), pytest.raises((Timeout, Unknown)) as error:
             servers[0].pushpull("w", full(100, SIZE), out=torch.empty(SIZE))
         assert error.value.counted == () and error.value.unknown == ("w",)
