@@ -171,7 +171,10 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
                 started.process.terminate()
             with recovery():
                 with pytest.raises(ServerLost, match="server 0") as caught:
-                    mine.pushpull("w", torch.ones(3)) if mine.rank == 0 else mine.barrier()
+                    if mine.rank == 0:
+                        mine.pushpull("w", torch.ones(3))
+                    else:
+                        mine.barrier()
                 assert caught.value.servers == (0,)
             return "named"
 

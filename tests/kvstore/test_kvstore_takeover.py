@@ -66,7 +66,8 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
                 store.pushpull(KEYS, pushed, out=pulled)
             else:
                 store.push(KEYS, pushed)
-                [one.fill_(float("nan")) for one in pushed]  # it is the caller's again
+                for one in pushed:  # it is the caller's again
+                    one.fill_(float("nan"))
                 store.pull(KEYS, out=pulled)
         store.barrier()
         store.pull(KEYS, out=pulled)
@@ -713,7 +714,8 @@ def test_a_primary_whose_bytes_are_held_back_counts_each_push_once(kind, ways, o
         shut = [gate(replica.address).shut for replica in servers.servers[0].replicas.values()]
         for directions in shut:
             directions |= ways
-            opens and threading.Timer(1.0, directions.clear).start()
+            if opens:
+                threading.Timer(1.0, directions.clear).start()
         ends = each(servers, work)
         for directions in shut:
             directions.clear()

@@ -70,8 +70,10 @@ def test_a_cluster_may_be_closed_by_two_threads_at_once():
             heard.append(error)
 
     closers = [threading.Thread(target=close) for _ in range(4)]
-    [one.start() for one in closers]
-    [one.join(LIVE) for one in closers]
+    for one in closers:
+        one.start()
+    for one in closers:
+        one.join(LIVE)
     assert heard == [] and not any(one.is_alive() for one in closers)
 
 
