@@ -27,7 +27,7 @@ from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ack, Apply, Begin, Choose, Do, Load, Meet, Pull, Push
 from d2lps.kvstore.server import lines, process
 from d2lps.kvstore.server import store as server_store
-from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.coding import StoredValue
 from d2lps.kvstore.server.parts import Gradient
 from d2lps.kvstore.server.process import kill
 from d2lps.kvstore.server.register import Register, StoreRegister
@@ -278,8 +278,8 @@ def test_unsent_values_are_not_changed_by_later_calls():
     replica = store._rules("a", View(1, ("a", "b")))
     store.slot = SimpleNamespace(core=replica)
     optimizer, one = Optimizer.read("sgd", {"lr": 0.1, "momentum": 0.9}), torch.ones(3)
-    commands = [Begin("w", (3, one.dtype), Held(one, {})), Choose(1, optimizer)]
-    commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
+    commands = [Begin("w", (3, one.dtype), StoredValue(one, {})), Choose(1, optimizer)]
+    commands += [Load(1, ((0, StoredValue(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
     for number, command in enumerate(commands):
         replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
     parts, _ = replica._snapshot()

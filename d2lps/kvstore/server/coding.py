@@ -19,7 +19,7 @@ from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 PIECE = 256  # parts of a snapshot in one message
 
 
-class Held(NamedTuple):
+class StoredValue(NamedTuple):
     """A value with the state of the optimizer for it, and the number of pushes that were summed last.
 
     ``failed``: the reason if it must not be read.
@@ -30,7 +30,7 @@ class Held(NamedTuple):
     counted: int = 0
     failed: str = ""
 
-    def copied(self) -> "Held":
+    def copied(self) -> "StoredValue":
         """Return the same as it is now: an optimizer changes its state in place."""
         return self._replace(memory=lent(self.memory))
 
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 MESSAGES = m.Ack, m.Apply, m.Heartbeat, m.Join, m.Snapshot, View, Piece
 COMMANDS = m.Add, m.Begin, m.Choose, m.Load, m.Lose, m.Pass
-KINDS = {kind.__name__: kind for kind in (*MESSAGES, *COMMANDS, m.Facts, Part, Held)}  # that travel, by name
+KINDS = {kind.__name__: kind for kind in (*MESSAGES, *COMMANDS, m.Facts, Part, StoredValue)}  # that travel, by name
 NAMES = {kind: name for name, kind in KINDS.items()}
 PLAIN = frozenset((int, float, bool, str, type(None)))  # what JSON has itself
 
