@@ -16,7 +16,7 @@ from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.process import require_server
 from d2lps.kvstore.server.register import Register
 from d2lps.kvstore.server.server import Host, Server, begin
-from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text
 
@@ -100,11 +100,11 @@ class Cluster:
                 begin({host.number: host.names for host in self.servers}, self._register)
             addresses = [None if replicas else server.address for server in self.servers]
             for rank in range(workers):
-                arena = Arena.available() if self._folder and not replicas else None
+                shared_buffer = SharedBuffer.available() if self._folder and not replicas else None
                 with ExitStack() as undo:
-                    options = {"deadline": deadline, "arena": arena, "register": self._register}
+                    options = {"deadline": deadline, "shared_buffer": shared_buffer, "register": self._register}
                     clients = connect(addresses, rank, undo, **options, **common)
-                    own = {"arena": arena, "kill": partial(_kill, self.servers)}
+                    own = {"shared_buffer": shared_buffer, "kill": partial(_kill, self.servers)}
                     self.stores.append(DistStore(kind, rank, workers, clients, self.placement, **own))
                     undo.pop_all()  # from here on they are the store's
         except BaseException:

@@ -370,8 +370,8 @@ def test_pushes_that_fail_give_their_memory_back():
             with pytest.raises((Timeout, Unknown)):
                 store.push("w", value)
             if turn == 1:
-                taken = store._arena._next
-        assert store._arena._next == taken
+                taken = store._shared_buffer._next
+        assert store._shared_buffer._next == taken
 
 
 @pytest.mark.parametrize("size", [3, 40_000])

@@ -21,10 +21,10 @@ from d2lps.kvstore.server.session import PeerSession, WorkerSession
 from d2lps.kvstore.server.store import PATIENCE, SlotStore
 from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.wire import handshake
-from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken
 from d2lps.kvstore.wire.handshake import Elsewhere, loopback
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.messages import why
 from d2lps.units import is_count
 
@@ -102,7 +102,7 @@ class Server:
             store.open(number, self.name, register, Peers(run, secret), self._deposed)
             self._start(self._await)
         elif isinstance(address, str):
-            store.arena = Arena.available()
+            store.shared_buffer = SharedBuffer.available()
         for target in (self._accept, self._watch):
             self._start(target)
 
@@ -124,8 +124,8 @@ class Server:
             connected = [*self._guests, *self._sessions.values(), *self._others]
         for connection in connected:
             connection.close()
-        if self.store.arena:
-            self.store.arena.close()
+        if self.store.shared_buffer:
+            self.store.shared_buffer.close()
 
     @property
     def _open(self) -> bool:
@@ -216,15 +216,15 @@ class Server:
             raise Refused(f"there is a worker {rank} already: each rank is one process")
         if not isinstance(incarnation, str):
             raise Refused("a worker says which incarnation of its rank it is")
-        arena = self.store.arena
-        lends = arena and channel.borrow(hello.get("memory"))
+        shared_buffer = self.store.shared_buffer
+        lends = shared_buffer and channel.borrow(hello.get("memory"))
         return {
             "number": self.number,
             "kind": self.store.kind,
             "workers": self.store.workers,
             "staleness": self.store.staleness,
             "deadline": self.store.deadline,
-            "memory": arena.lent if lends else None,
+            "memory": shared_buffer.lent if lends else None,
             "record": bool(self.store.record),
         }
 

@@ -254,10 +254,10 @@ class WorkerSession:
     def _share(self, frame: Frame, values: list[Tensor], pulls: list[PullRecord]) -> list[int] | None:
         """Return the offsets of ``values`` in shared memory, which stay as they are until the worker has read them."""
         # A worker that never says that it has read gets its bytes through the socket from here on.
-        arena = self.store.arena
-        if not frame.shared or arena is None or len(self._unread) > 2 * len(self.store.shards):
+        shared_buffer = self.store.shared_buffer
+        if not frame.shared or shared_buffer is None or len(self._unread) > 2 * len(self.store.shards):
             return None
-        offsets = [arena.offset(value) for value in values]
+        offsets = [shared_buffer.offset(value) for value in values]
         if None in offsets:
             return None
         self._unread[frame.number] = values, pulls

@@ -33,8 +33,8 @@ from d2lps.kvstore.server.coding import StoredValue
 from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.wire.arena import SHARED, Arena
 from d2lps.kvstore.wire.frames import Broken, Entry
+from d2lps.kvstore.wire.shared_buffer import SHARED, SharedBuffer
 from d2lps.messages import text
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -77,7 +77,7 @@ class SlotStore:
         (1, tensor([5.]))
     """
 
-    arena: Arena | None = None  # for large values, which workers of this host can read there
+    shared_buffer: SharedBuffer | None = None  # for large values, which workers of this host can read there
 
     def __init__(
         self,
@@ -264,9 +264,9 @@ class SlotStore:
             raise left
 
     def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return memory for a value: in the arena, if there is one and the value is large."""
-        large = self.arena is not None and elements * dtype.itemsize >= SHARED
-        place = self.arena.tensor(elements, dtype) if large else None
+        """Return memory for a value: in the shared buffer, if there is one and the value is large."""
+        large = self.shared_buffer is not None and elements * dtype.itemsize >= SHARED
+        place = self.shared_buffer.tensor(elements, dtype) if large else None
         return torch.empty(elements, dtype=dtype) if place is None else place
 
     # ---- requests of workers

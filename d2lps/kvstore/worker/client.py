@@ -28,10 +28,10 @@ from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
 from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.wire import handshake
-from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.messages import text, why
 
 KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost
@@ -109,7 +109,7 @@ class ServerClient:
         run: str = "",
         deadline: float = DEADLINE,
         incarnation: str = INCARNATION,
-        arena: Arena | None = None,
+        shared_buffer: SharedBuffer | None = None,
         register: Register | StoreRegister | None = None,
     ):
         self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
@@ -123,8 +123,8 @@ class ServerClient:
                 raise ServerLost(text("store.no-view", slot=number), (number,))
         address = self.address
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
-        if arena and isinstance(address, str):
-            self._hello["memory"] = arena.lent
+        if shared_buffer and isinstance(address, str):
+            self._hello["memory"] = shared_buffer.lent
         # What has been read in the server's memory, from when to when, which has not been reported.
         self._read: deque[tuple[int, float, float]] = deque()
         if not secret and not isinstance(address, str):
