@@ -25,7 +25,7 @@ from d2lps.kvstore import DataLost, KVError, Refused, Timeout, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ack, Apply, Begin, Choose, Do, Load, Meet, Pull, Push
-from d2lps.kvstore.server import lines, process
+from d2lps.kvstore.server import peers, process
 from d2lps.kvstore.server import store as server_store
 from d2lps.kvstore.server.coding import StoredValue
 from d2lps.kvstore.server.parts import Gradient
@@ -398,10 +398,10 @@ def test_a_server_is_killed_at_every_message(kind, when, monkeypatch):
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
     """Both live, and workers reach both: each thinks that the other is dead, and the register takes one's word."""
-    right, healed, send = wanted(kind), threading.Event(), lines.Line._send
+    right, healed, send = wanted(kind), threading.Event(), peers.PeerConnection._send
     with made(kind) as servers:
         until_whole(servers)
-        monkeypatch.setattr(lines.Line, "_send", lambda line, said: healed.is_set() and send(line, said))
+        monkeypatch.setattr(peers.PeerConnection, "_send", lambda peer, said: healed.is_set() and send(peer, said))
         threading.Timer(1.6, healed.set).start()
         for end in each(servers, work):
             assert torch.equal(end, right)
@@ -504,8 +504,8 @@ def primary(servers, slot: int):
 def mute(replica):
     """No other server hears this one."""
     with ExitStack() as held:
-        for line in replica.store.slot._lines.values():
-            held.enter_context(line._sending)
+        for connection in replica.store.slot._connections.values():
+            held.enter_context(connection._sending)
         yield
 
 

@@ -15,7 +15,7 @@ from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused, server_text
 from d2lps.kvstore.record import LossRecord
-from d2lps.kvstore.server.lines import STILL, Peers
+from d2lps.kvstore.server.peers import STILL, Peers
 from d2lps.kvstore.server.register import Register, StoreRegister, as_name
 from d2lps.kvstore.server.session import PeerSession, WorkerSession
 from d2lps.kvstore.server.store import PATIENCE, SlotStore

@@ -22,7 +22,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Confirm, Name
-from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
+from d2lps.kvstore.server.peers import Snapshots, begins_snapshot, hear
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.threads import own_time
@@ -512,7 +512,7 @@ class PeerSession:
         finally:
             self.slot.arriving = False
             self.channel.close()
-            self.slot.lost_line(self.other)
+            self.slot.lost_connection(self.other)
 
 
 # ---- requests of a worker, checked before anything is done for them: each function raises Refused

@@ -126,11 +126,9 @@ class Buffers:
     def of(self, server: int, piece: Tensor, shared_buffer: SharedBuffer) -> tuple[Tensor | None, bool]:
         """Return the buffer for a server, None if there is no memory left, and whether it has this push already."""
         tensor, push = self._tensors.get((server, self._side), (None, 0))
-        return (
-            (shared_buffer.tensor(piece.numel(), piece.dtype), False)
-            if tensor is None
-            else (tensor, push == self._push)
-        )
+        if tensor is None:
+            return shared_buffer.tensor(piece.numel(), piece.dtype), False
+        return tensor, push == self._push
 
     def write(self, server: int, tensor: Tensor, value: Tensor) -> None:
         """Write the part of the push that goes to a server into its buffer."""

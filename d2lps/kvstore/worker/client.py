@@ -144,7 +144,7 @@ class ServerClient:
         self._sending, self._state = threading.Lock(), threading.RLock()
         self._channel, self.welcome = self._connect(own_time() + self.deadline)
         self._commits_later = register is not None and self.welcome["kind"] == "dist_sync"
-        name = f"d2lps line to server {number}"
+        name = f"d2lps connection to server {number}"
         self._listener = threads.start(name, self._listen)
         threading.Thread(target=self._live, daemon=True, name=name).start()
 

@@ -63,11 +63,11 @@ def refused(other: Name) -> bool:
     return False
 
 
-class Line:
-    """A line from this server to another one: a thread sends the messages that are put, and signs of life.
+class PeerConnection:
+    """A connection from this server to another one: a thread sends the messages that are put, and signs of life.
 
-    ``connect()`` returns a connection; ``opened(line)`` is called for each before anything is sent; ``ended(refused)``
-    is called when the line ends, with True if no server listens there any more.
+    ``connect()`` returns a channel; ``opened(connection)`` is called for each before anything is sent;
+    ``ended(refused)`` is called when it ends, with True if no server listens there any more.
     """
 
     def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable):
@@ -81,7 +81,7 @@ class Line:
         self._snapshots = 0  # on their way
         self._commands = 0  # in the queue
         self.open = True
-        threads.start("d2lps line between servers", self._run)
+        threads.start("d2lps connection between servers", self._run)
 
     def put(self, message: NamedTuple) -> None:
         """Send a message at the next :meth:`pump`, unless it is on its way already."""
