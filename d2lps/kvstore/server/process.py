@@ -34,12 +34,12 @@ class ServerProcess(ChildProcess):
         self.number, self._folder, self._until = spec["number"], spec["folder"], time.monotonic() + seconds
         self._moment = min(5.0, max(1.0, spec["store"].get("deadline", 5.0)))
         with suppress(ConnectionError):  # names() finds out that it has ended
-            send(self.line, spec)
+            send(self.pipe, spec)
 
     def names(self) -> dict[int, tuple]:
         """Return by slot (server, incarnation, address). Raises the Refused of the server, or ServerLost."""
         try:
-            answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
+            answer = receive(self.pipe) if self.pipe.poll(max(0.1, self._until - time.monotonic())) else {}
         except (EOFError, ConnectionError):
             answer = {}
         if "refused" in answer:
@@ -55,8 +55,8 @@ class ServerProcess(ChildProcess):
 
     def leave(self) -> None:
         """Let go of it: it ends when its workers have gone."""
-        if not self.line.closed:
-            self.line.close()
+        if not self.pipe.closed:
+            self.pipe.close()
             self._until = time.monotonic() + self._moment
 
     def close(self) -> None:
