@@ -112,7 +112,7 @@ class Cluster:
             raise
 
     def kill(self, number: int) -> None:
-        """End a server abruptly, as a process that is killed ends; with ``replicas=1`` training goes on.
+        """Kill a server, as a process is killed; with ``replicas=1`` training goes on.
 
         Args:
             number: Of the server.
@@ -120,7 +120,7 @@ class Cluster:
         _kill(self.servers, number)
 
     def kill_worker(self, rank: int) -> None:
-        """End a worker abruptly: its connections end without a goodbye, as those of a process that is killed.
+        """Kill a worker: its connections end without a goodbye, as those of a process that is killed.
 
         Args:
             rank: Of the worker. What its own thread asks of its store from here on fails.

@@ -661,7 +661,7 @@ def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
 
 @PARTED
 def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
-    """What the backup says still comes, and its sign of life does not say whether it has taken over."""
+    """What the backup says still comes, and its heartbeat does not say whether it has taken over."""
     with begun() as servers, unheard(servers, 1) as register:
         taken_over(servers, 1, 0, register)
         servers[0].push("w", full(100, SIZE))

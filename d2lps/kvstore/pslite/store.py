@@ -372,8 +372,8 @@ def _leave(process: int, nodes: Nodes, rendezvous: Rendezvous | None) -> None:
 def launch(kind: str, servers: int | None = None, *, deadline: float = DEADLINE, **more) -> PsLiteStore:
     """Make a store of MXNet: ``local``, ``device``, or for a worker that torchrun or ``d2lps.ranks`` has started.
 
-    All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines that they do not share
-    with strangers: MXNet has no secret, and its servers execute what they are sent. Servers listen on loopback on one
+    All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines without
+    untrusted users: MXNet has no secret, and its servers execute what they are sent. Servers listen on loopback on one
     host, and between hosts on the network card that ``DMLC_INTERFACE`` names.
     """
     if kind not in KINDS:

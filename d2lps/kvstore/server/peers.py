@@ -20,7 +20,7 @@ from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
 
-PULSE = 0.1  # seconds between signs of life
+PULSE = 0.1  # seconds between heartbeats
 STILL = 5.0  # seconds that a connection may stand still, at most
 SMALL = 1 << 14  # bytes that are sent without waking a thread
 MOST, BYTES = 512, 1 << 18  # messages, and bytes of their tensors, in one frame; larger tensors travel in pieces
@@ -64,7 +64,7 @@ def refused(other: Name) -> bool:
 
 
 class PeerConnection:
-    """A connection from this server to another one: a thread sends the messages that are put, and signs of life.
+    """A connection from this server to another one: a thread sends the messages that are put, and heartbeats.
 
     ``connect()`` returns a channel; ``opened(connection)`` is called for each before anything is sent;
     ``ended(refused)`` is called when it ends, with True if no server listens there any more.
@@ -200,7 +200,7 @@ class PeerConnection:
             self._say(said, tensors)
 
     def _say(self, said: list, tensors: list[Tensor]) -> None:
-        """Send one frame; or one that announces tensors, and then these in pieces, each of which is a sign of life."""
+        """Send one frame; or one that announces tensors, and then these in pieces, each of which is a heartbeat."""
         flat = [as_bytes(each) for each in tensors if each.numel()]
         large = sum(map(len, flat)) > BYTES
         whole = flat[0] if len(flat) == 1 else torch.cat(flat) if flat and not large else None

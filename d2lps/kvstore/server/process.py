@@ -50,17 +50,17 @@ class ServerProcess(ChildProcess):
         return {slot: as_name(name) for slot, name in answer["names"]}
 
     def kill(self) -> None:
-        """End the process abruptly, as a machine that fails."""
+        """Kill the process, as a machine fails."""
         self.process.kill()
 
     def leave(self) -> None:
-        """Let go of it: it ends when its workers have gone."""
+        """Release it: it ends when its workers have gone."""
         if not self.pipe.closed:
             self.pipe.close()
             self._until = time.monotonic() + self._moment
 
     def close(self) -> None:
-        """Let go of it, and wait a moment for its end."""
+        """Release it, and wait a moment for its end."""
         self.leave()
         try:
             self.process.wait(max(0.0, self._until - time.monotonic()))
@@ -104,7 +104,7 @@ class Keeper:
         return names
 
     def kill(self) -> None:
-        """End the process abruptly, as a machine that fails."""
+        """Kill the process, as a machine fails."""
         self.process.kill()
 
     def _watch(self) -> None:
@@ -129,12 +129,12 @@ class Keeper:
                 reason = str(error)
 
     def leave(self) -> None:
-        """Let go of it: it ends when its workers have gone."""
+        """Release it: it ends when its workers have gone."""
         self._ending.set()
         self.process.leave()
 
     def close(self) -> None:
-        """Let go of it, and wait a moment for its end."""
+        """Release it, and wait a moment for its end."""
         self.leave()
         if self._begun:
             self.process.close()
@@ -151,7 +151,7 @@ class Keeper:
 
 
 def kill(servers: Sequence[ServerProcess | Keeper], owners: Sequence[int], rank: int, number: object) -> None:
-    """End server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
+    """Kill server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
     require_server(number, len(owners))
     if owners[number] != rank:
         raise Refused(text("store.not-my-server", server=number, rank=rank, owner=owners[number]))

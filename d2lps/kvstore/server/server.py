@@ -30,7 +30,7 @@ from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
 RETURN, LOOK = 1.0, 0.02  # seconds in which a worker may come back whose connection has ended; between two looks
-STRANGERS = 32  # connections at once that have not yet proved who they are
+UNAUTHENTICATED = 32  # connections at once that have not yet proved who they are
 
 
 class Server:
@@ -94,7 +94,7 @@ class Server:
             self.address = self.address[:2]  # of IPv6, without the flow and the scope
         self._sessions: dict[int, WorkerSession] = {}
         self._others: set[PeerSession] = set()
-        self._guests: dict[Channel, None] = {}  # connections that have not yet proved who they are
+        self._unauthenticated: dict[Channel, None] = {}  # connections that have not yet proved who they are
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self.name = number if server is None else server, incarnation, self.address
@@ -121,7 +121,7 @@ class Server:
             with suppress(OSError):
                 os.unlink(self.address)
         with self._lock:
-            connected = [*self._guests, *self._sessions.values(), *self._others]
+            connected = [*self._unauthenticated, *self._sessions.values(), *self._others]
         for connection in connected:
             connection.close()
         if self.store.shared_buffer:
@@ -148,15 +148,15 @@ class Server:
                     time.sleep(0.05)  # no more files can be opened: the present connections go on
                 continue
             with self._lock:
-                if len(self._guests) >= STRANGERS:  # the oldest one has had most time
-                    oldest = next(iter(self._guests))
-                    del self._guests[oldest]
+                if len(self._unauthenticated) >= UNAUTHENTICATED:  # the oldest one has had most time
+                    oldest = next(iter(self._unauthenticated))
+                    del self._unauthenticated[oldest]
                     oldest.close()
-                self._guests[channel] = None
+                self._unauthenticated[channel] = None
             try:
                 self._start(self._meet, channel)
             except RuntimeError:  # no more threads can be started
-                self._guests.pop(channel, None)
+                self._unauthenticated.pop(channel, None)
                 channel.close()
                 time.sleep(0.05)
 
@@ -174,7 +174,7 @@ class Server:
         finally:
             guard.cancel()
             with self._lock:
-                self._guests.pop(channel, None)
+                self._unauthenticated.pop(channel, None)
         self._serve(channel, hello)
 
     def _serve(self, channel: Channel, hello: Mapping) -> None:
@@ -329,7 +329,7 @@ class Host:
         return any(replica.busy for replica in self.replicas.values())
 
     def close(self) -> None:
-        """End abruptly, as a process that is killed ends."""
+        """End as a process that is killed."""
         for replica in self.replicas.values():
             replica.silence()
         for replica in self.replicas.values():

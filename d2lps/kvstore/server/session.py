@@ -156,7 +156,7 @@ class WorkerSession:
             self._ok(frame)  # else the value is the answer, as soon as all servers of the slot have it
 
     def _count(self, frame: Frame) -> None:
-        """Count several parts that are pushed at once; those that are counted already are read and let go."""
+        """Count several parts that are pushed at once; those that are counted already are read and dropped."""
         start = time.monotonic()
         dtype, sizes, new = self._admit(frame)
         if frame.shared:
@@ -264,7 +264,7 @@ class WorkerSession:
         return offsets
 
     def on_read(self, frame: Frame) -> None:
-        """Let go of values in shared memory that the worker has copied, and record when it did so."""
+        """Release values in shared memory that the worker has copied, and record when it did so."""
         for number, start, end in validate_read(frame):
             _, pulls = self._unread.pop(number, (None, ()))
             self._record(pulls, start, end)
@@ -443,7 +443,7 @@ class WorkerSession:
         self._answers.put(answer)
 
     def _write(self) -> None:
-        """Send the answers that wait, and a sign of life several times per deadline."""
+        """Send the answers that wait, and heartbeats."""
         pause = self.store.deadline / 4
         while self.open:
             try:
@@ -497,10 +497,10 @@ class PeerSession:
                 frame = self.channel.receive(idle=True)
                 if frame is None:
                     continue
-                self.slot.sign(self.other)
+                self.slot.note_heartbeat(self.other)
                 if frame.op == Op.PEER:
                     self.slot.arriving |= begins_snapshot(frame)
-                    messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
+                    messages = hear(self.channel, frame, partial(self.slot.note_heartbeat, self.other))
                     self.slot.hear(
                         self.other, [message for message in map(snapshots.whole, messages) if message is not None]
                     )

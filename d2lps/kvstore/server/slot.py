@@ -54,7 +54,7 @@ class Slot:
         self._asked: dict[int, Callable[[NamedTuple], object]] = {}  # by request: the function that gets its answer
         self._commits: deque[tuple[int, Callable[[], object]]] = deque()
         self._connections: dict[Name, PeerConnection] = {}
-        self._signs: dict[Name, float] = {}  # when other servers last gave a sign of life
+        self._heard: dict[Name, float] = {}  # when something of other servers came last
         self._seen = self.core.view, 0, 0
         if register:
             threads.start(f"d2lps clock of slot {number}", self._tick)
@@ -62,7 +62,7 @@ class Slot:
             self._take_view(View(1, (name,)))
 
     def close(self) -> None:
-        """End as abruptly as if the process had ended."""
+        """End as if the process had been killed."""
         with self.lock:
             self.open = False
             connections, self._connections = [*self._connections.values()], {}
@@ -160,9 +160,9 @@ class Slot:
             for message in messages:
                 core.receive(other, message, own_time())
 
-    def sign(self, other: Name) -> None:
-        """Note a sign of life, without a lock."""
-        self._signs[other] = own_time()
+    def note_heartbeat(self, other: Name) -> None:
+        """Note that another server lives, without a lock."""
+        self._heard[other] = own_time()
 
     def lost_connection(self, other: Name) -> None:
         """Take another server for dead if a connection with it has ended, and it does not listen any more."""
@@ -271,8 +271,8 @@ class Slot:
                 self.changed.wait_for(lambda: not self.open, PULSE if self.core.view.number else PULSE / 10)
             try:
                 with self.deciding() as core:
-                    for other in [*self._signs]:
-                        core.hear(other, self._signs.pop(other))
+                    for other in [*self._heard]:
+                        core.hear(other, self._heard.pop(other))
                     core.tick(own_time())
                     wanted = {*core.view.members, core.learner}
                     for other in [name for name in self._connections if name not in wanted]:

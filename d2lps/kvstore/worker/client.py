@@ -399,7 +399,7 @@ class ServerClient:
             self._send(self._channel, Request(Op.READ, metadata={"read": read}))
 
     def _live(self) -> None:
-        """Give signs of life, and ask for the view if the primary is silent, or has not been asked for a while."""
+        """Send heartbeats, and ask for the view if the primary is silent, or has not been asked for a while."""
         looked = alive = time.monotonic()
         while self._open and not self._lost:
             time.sleep(min(SILENCE, self.deadline / 8) if self._register else self.deadline / 8)

@@ -178,9 +178,9 @@ class DistStore(KVStore):
 
     Args:
         clients: The connections to the slots, in their order.
-        started: The server processes that this worker has started; it lets go of them when it closes.
+        started: The server processes that this worker has started; it releases them when it closes.
         shared_buffer: The memory that the clients lend to servers on this host.
-        kill: Ends the server with a number abruptly.
+        kill: Kills the server with a number.
     """
 
     def __init__(
@@ -236,9 +236,9 @@ class DistStore(KVStore):
         return [client.seen for client in self.clients]
 
     def kill_server(self, number: int) -> None:
-        """End a server abruptly, as a machine ends that fails.
+        """Kill a server, as a machine fails.
 
-        If servers are processes, a worker can end those that it started; with ``replicas=1``, others take their places.
+        If servers are processes, a worker can kill those that it started; with ``replicas=1``, others replace them.
 
         Args:
             number: The server, counted from 0. Raises Refused if another worker started it, and names that worker.
@@ -641,7 +641,7 @@ def end(
     started: Sequence,
     shared_buffer: SharedBuffer | None,
 ) -> None:
-    """Let go of all that a store has made in ``process``."""
+    """Release all that a store has made in ``process``."""
     if os.getpid() != process:
         return  # in a child process: the sockets and servers are its parent's
     pool.shutdown(wait=False)
