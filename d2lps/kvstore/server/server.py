@@ -260,7 +260,7 @@ class Server:
 
     def _watch(self) -> None:
         """Count workers as lost that are silent for a whole deadline, and answer pulls that have waited for one."""
-        while not self._closed.wait(min(0.25, self.store.deadline / 8)):
+        while not self._closed.wait(min(0.25, self.store.deadline * threads.POLL)):
             self.store.expire()
             for session in list(self._sessions.values()):
                 silent = own_time() - session.heard
@@ -272,7 +272,7 @@ class Server:
         """Count workers as lost that do not come to this server after it took over."""
         deadline = self.store.deadline
         patience = max(PATIENCE, self.store.patience)
-        while not self._closed.wait(min(0.25, deadline / 8)):
+        while not self._closed.wait(min(0.25, deadline * threads.POLL)):
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):

@@ -444,7 +444,7 @@ class WorkerSession:
 
     def _write(self) -> None:
         """Send the answers that wait, and heartbeats."""
-        pause = self.store.deadline / 4
+        pause = self.store.deadline * threads.HEARTBEAT
         while self.open:
             try:
                 answer = self._answers.get(timeout=pause)

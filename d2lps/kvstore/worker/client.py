@@ -26,7 +26,7 @@ from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost, unpacked
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
-from d2lps.kvstore.threads import own_time
+from d2lps.kvstore.threads import HEARTBEAT, POLL, own_time
 from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
@@ -197,9 +197,11 @@ class ServerClient:
         """Return the answer. Raises the error of the server, ServerLost, Interrupted, or later Timeout or Unknown."""
         left, ran = max(0.0, until - time.monotonic()), own_time()
         over = not request.done.wait(left)
-        stood = left - (own_time() - ran) > self.deadline / 8  # still, this process: it hears soon what came meanwhile
+        stood = (
+            left - (own_time() - ran) > self.deadline * POLL
+        )  # still, this process: it hears soon what came meanwhile
         if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
-            left = max(self.deadline - self._silent, self.deadline / 8)
+            left = max(self.deadline - self._silent, self.deadline * POLL)
             over = not request.done.wait(min(left, self.deadline / 2))
         if request.answer is None and request.error is None:
             silent = self._silent  # before the connection is made anew, should this request stand in its way
@@ -401,13 +403,14 @@ class ServerClient:
     def _live(self) -> None:
         """Send heartbeats, and ask for the view if the primary is silent, or has not been asked for a while."""
         looked = alive = time.monotonic()
+        pause = self.deadline * POLL
         while self._open and not self._lost:
-            time.sleep(min(SILENCE, self.deadline / 8) if self._register else self.deadline / 8)
+            time.sleep(min(SILENCE, pause) if self._register else pause)
             silent = (self._pending or self._uncommitted) and self._silent > SILENCE
-            if self._register and (silent or time.monotonic() - looked > self.deadline / 4):
+            if self._register and (silent or time.monotonic() - looked > self.deadline * HEARTBEAT):
                 looked = time.monotonic()
                 self._register.ask(self.number, self._take_view)
-            if time.monotonic() - alive > self.deadline / 8 and self._sending.acquire(blocking=False):
+            if time.monotonic() - alive > pause and self._sending.acquire(blocking=False):
                 alive = time.monotonic()
                 try:
                     if self._open:

@@ -19,6 +19,7 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer, State, said
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.threads import HEARTBEAT
 from d2lps.kvstore.values import (
     KeySpec,
     Value,
@@ -494,7 +495,7 @@ class DistStore(KVStore):
         over, metadata = threading.Event(), {"name": name, "round": number, "coming": True}
 
         def announce() -> None:
-            while not over.wait(self.deadline / 4):
+            while not over.wait(self.deadline * HEARTBEAT):
                 for client in self._meeting:
                     with suppress(KVError):
                         client.ask(Request(Op.BARRIER, metadata=metadata))
