@@ -50,8 +50,8 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
             ``"dist_async"``, every push is applied when it arrives; ``"dist_ssp"``, the same with a bounded
             ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
         engine ({"d2lps", "mxnet"}): ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, if that is installed, on a
-            machine that is not shared with strangers, or on several in a network without strangers whose card
-            ``DMLC_INTERFACE`` names; it has no ``"dist_ssp"``.
+            machine without untrusted users, or on several in a trusted network whose card ``DMLC_INTERFACE`` names; it
+            has no ``"dist_ssp"``.
         servers (int, optional): The number of servers, each in its own process on the machine of a worker; by default
             the number of workers. This and all other options are for distributed stores; ``"mxnet"`` has only
             ``servers`` and ``deadline``.

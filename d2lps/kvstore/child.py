@@ -1,6 +1,6 @@
-"""A child process with a line to its parent: JSON both ways, and each end notices when the other ends.
+"""A child process with a pipe to its parent: JSON both ways, and each end notices when the other ends.
 
-The processes of MXNet import this module, so it must not import torch. Nothing from a line is unpickled.
+The processes of MXNet import this module, so it must not import torch. Nothing from a pipe is unpickled.
 """
 
 import json
@@ -24,7 +24,7 @@ class ChildProcess:
         stderr: int | None = None,
         keeps: Sequence[int] = (),
     ):
-        self.line, child_end = Pipe()
+        self.pipe, child_end = Pipe()
         with child_end:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module],
@@ -37,16 +37,16 @@ class ChildProcess:
             )
 
 
-def line_to_parent() -> Connection:
-    """Return the end of the line in a process that :class:`ChildProcess` has started."""
+def pipe_to_parent() -> Connection:
+    """Return the end of the pipe in a process that :class:`ChildProcess` has started."""
     return Connection(os.dup(0))
 
 
-def send(line: Connection, message: object) -> None:
+def send(pipe: Connection, message: object) -> None:
     """Send a message. Raises ConnectionError if the other end has gone."""
-    line.send_bytes(json.dumps(message).encode())
+    pipe.send_bytes(json.dumps(message).encode())
 
 
-def receive(line: Connection) -> object:
+def receive(pipe: Connection) -> object:
     """Receive the next message. Raises EOFError or ConnectionError if the other end has gone."""
-    return json.loads(line.recv_bytes())
+    return json.loads(pipe.recv_bytes())

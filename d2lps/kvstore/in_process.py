@@ -16,7 +16,7 @@ from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.process import require_server
 from d2lps.kvstore.server.register import Register
 from d2lps.kvstore.server.server import Host, Server, begin
-from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text
 
@@ -100,11 +100,11 @@ class Cluster:
                 begin({host.number: host.names for host in self.servers}, self._register)
             addresses = [None if replicas else server.address for server in self.servers]
             for rank in range(workers):
-                arena = Arena.available() if self._folder and not replicas else None
+                shared_buffer = SharedBuffer.available() if self._folder and not replicas else None
                 with ExitStack() as undo:
-                    options = {"deadline": deadline, "arena": arena, "register": self._register}
+                    options = {"deadline": deadline, "shared_buffer": shared_buffer, "register": self._register}
                     clients = connect(addresses, rank, undo, **options, **common)
-                    own = {"arena": arena, "kill": partial(_kill, self.servers)}
+                    own = {"shared_buffer": shared_buffer, "kill": partial(_kill, self.servers)}
                     self.stores.append(DistStore(kind, rank, workers, clients, self.placement, **own))
                     undo.pop_all()  # from here on they are the store's
         except BaseException:
@@ -112,7 +112,7 @@ class Cluster:
             raise
 
     def kill(self, number: int) -> None:
-        """End a server abruptly, as a process that is killed ends; with ``replicas=1`` training goes on.
+        """Kill a server, as a process is killed; with ``replicas=1`` training goes on.
 
         Args:
             number: Of the server.
@@ -120,7 +120,7 @@ class Cluster:
         _kill(self.servers, number)
 
     def kill_worker(self, rank: int) -> None:
-        """End a worker abruptly: its connections end without a goodbye, as those of a process that is killed.
+        """Kill a worker: its connections end without a goodbye, as those of a process that is killed.
 
         Args:
             rank: Of the worker. What its own thread asks of its store from here on fails.

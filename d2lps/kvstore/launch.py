@@ -21,8 +21,8 @@ from d2lps.kvstore.server.process import Keeper, ServerProcess, kill
 from d2lps.kvstore.server.register import as_name, joined
 from d2lps.kvstore.server.server import begin
 from d2lps.kvstore.server.store import SlotStore
-from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.handshake import read_secret
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text, why
@@ -204,16 +204,16 @@ def launch(
             started.insert(0, register)
             undo.callback(register.close)
             workers.all_or_none("views", lambda: workers.rank or begin(names, register))
-        arena = Arena.available() if local and not replicas else None
+        shared_buffer = SharedBuffer.available() if local and not replicas else None
         clients: list = []
 
         def connect_to_all() -> None:
             who = {"secret": read_secret() or b"", "run": workers.run}
-            where = {"arena": arena, "register": register, "deadline": deadline}
+            where = {"shared_buffer": shared_buffer, "register": register, "deadline": deadline}
             clients.extend(connect(addresses, workers.rank, undo, **who, **where))
 
         workers.all_or_none("connected", connect_to_all, seconds=deadline)
-        own = {"started": started, "arena": arena, "kill": kills}
+        own = {"started": started, "shared_buffer": shared_buffer, "kill": kills}
         store = DistStore(kind, workers.rank, workers.size, clients, placement, **own)
         undo.pop_all()  # the store closes them from here on
         return store

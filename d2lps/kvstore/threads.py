@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 
 SECONDS = 5.0  # the longest wait for all threads at exit
+HEARTBEAT, POLL = 1 / 4, 1 / 8  # of a deadline: between two heartbeats, and between two looks at what has come, at most
 PAUSE = 0.1  # seconds between two readings
 
 _last = 0.0, 0.0  # the last reading: the clock, and the time in which this process ran

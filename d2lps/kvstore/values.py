@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, as_known
-from d2lps.kvstore.wire.arena import Buffers
 from d2lps.kvstore.wire.frames import DTYPES, raw
+from d2lps.kvstore.wire.shared_buffer import Buffers
 from d2lps.messages import text
 
 Key = str | int

@@ -20,6 +20,8 @@ from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.store import DEFERRED, SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
 
+SECRET = b"0123456789abcdef"
+
 
 @pytest.fixture(params=["local", "device"])
 def alone(request):
@@ -57,9 +59,9 @@ def test_a_device_store_sums_by_a_plan_and_shows_it():
 
 
 @pytest.mark.parametrize(
-    "workers, servers, replicas", [(1, 1, 0), (2, 1, 0), (3, 2, 0), (2, 5, 0), (4, 3, 0), (3, 2, 1)]
+    "workers, servers, replicas, transport",
+    [(1, 1, 0, "unix"), (2, 5, 0, "unix"), (3, 2, 0, "tcp"), (4, 3, 0, "unix"), (3, 2, 1, "tcp")],
 )
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_each_worker_gets_the_sum_of_all(workers, servers, replicas, transport):
     sizes = {0: (3,), "big": (1001, 3), "empty": (0,), 7: (), "half": (600,)}
     place = Placement(servers, large=500)
@@ -79,8 +81,10 @@ def test_each_worker_gets_the_sum_of_all(workers, servers, replicas, transport):
         assert each(stores, work) == [True] * workers
 
 
-@pytest.mark.parametrize("secret", [b"", b"0123456789abcdef"])
-@pytest.mark.parametrize("servers, seed, replicas", [(1, 0, 0), (2, 1, 0), (3, 2, 0), (5, 0, 0), (2, 1, 1), (5, 2, 1)])
+@pytest.mark.parametrize(
+    "servers, seed, replicas, secret",
+    [(1, 0, 0, b""), (2, 1, 0, SECRET), (3, 2, 0, b""), (5, 0, 0, SECRET), (2, 1, 1, b""), (5, 2, 1, SECRET)],
+)
 def test_the_bits_are_the_same_for_any_number_of_servers_and_any_order_of_arrival(servers, seed, replicas, secret):
     """Five rounds with momentum, of three workers that come in any order, as torch computes them."""
     generator = torch.Generator().manual_seed(1)
@@ -489,7 +493,8 @@ def test_a_worker_that_has_left_is_at_no_later_barrier():
     for rank in (1, 2):
         others.append(aside(held.barrier, rank, 1)[0])
     held.barrier(0, 1)
-    [thread.join(LIVE) for thread in others]
+    for thread in others:
+        thread.join(LIVE)
     for rank in (1, 2):
         held.lose(rank, "it said goodbye", left=True)
     held.barrier(0, 1)  # to which all have come

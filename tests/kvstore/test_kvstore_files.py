@@ -180,7 +180,10 @@ def of_first_key(**wrong):
 )
 def test_a_file_that_something_else_has_written_is_refused(saved, wrong):
     store, path, values = saved
-    path.write_bytes(wrong) if isinstance(wrong, bytes) else forge(path, *wrong)
+    if isinstance(wrong, bytes):
+        path.write_bytes(wrong)
+    else:
+        forge(path, *wrong)
     with pytest.raises(Refused, match=str(path)):
         store.load(path)
     assert holds(store, values)

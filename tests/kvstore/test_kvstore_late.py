@@ -171,7 +171,10 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
                 started.process.terminate()
             with recovery():
                 with pytest.raises(ServerLost, match="server 0") as caught:
-                    mine.pushpull("w", torch.ones(3)) if mine.rank == 0 else mine.barrier()
+                    if mine.rank == 0:
+                        mine.pushpull("w", torch.ones(3))
+                    else:
+                        mine.barrier()
                 assert caught.value.servers == (0,)
             return "named"
 
@@ -246,7 +249,7 @@ def test_a_server_without_threads_recovers(monkeypatch):
     with closing(server):
         with closing(store([server], 0, 1)) as (mine,):
             mine.init("w", torch.zeros(3))
-        assert server._guests == {} and left == [0]
+        assert server._unauthenticated == {} and left == [0]
 
 
 @pytest.mark.fault("F15", "a clock that jumps")
@@ -296,7 +299,7 @@ def test_an_answer_that_no_call_waits_for_is_not_kept():
             pull.join(LIVE)
             other.push("w", full(1, size))
         assert pulled(store, "w", size) == [2.0]
-        soon(lambda: not server._sessions[0]._unread)  # at the latest with the next sign of life
+        soon(lambda: not server._sessions[0]._unread)  # at the latest with the next heartbeat
 
 
 def test_interrupts_need_no_attributes():

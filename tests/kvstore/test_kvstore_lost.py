@@ -264,7 +264,8 @@ def test_no_member_is_lost_if_all_stood_still(lost, replicas, clock):
     """The clock jumps ahead twice as far as the deadline, again and again, while no member is asked for anything."""
     with kvstore.cluster("dist_sync", 2, 2, lost=lost, deadline=1.0, replicas=replicas) as stores:
         each(stores, lambda store: store.init("w", full(0)))
-        replicas and until_whole(stores)
+        if replicas:
+            until_whole(stores)
         views = stores.views
         for _ in range(6):
             clock.ahead += 2.0

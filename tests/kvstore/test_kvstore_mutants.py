@@ -18,7 +18,7 @@ TWICE = "counted.py::test_a_push_that_comes_twice_counts_once_where_it_is_applie
 SECOND = "bits.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing"
 ORDERED = "bits.py::test_the_sum_is_taken_in_the_order_of_the_ranks"
 PLACES = "wire.py::test_blocks_that_change_places_are_noticed"
-FORGED = "strangers.py::test_a_forged_frame_changes_nothing[goodbye]"
+FORGED = "unauthenticated.py::test_a_forged_frame_changes_nothing[goodbye]"
 FLIPPED = "wire.py::test_every_flipped_bit_is_noticed[None-False]"
 # What is gone: (the test that must fail, (the function, what is changed in it, …), …).
 MUTANTS = {

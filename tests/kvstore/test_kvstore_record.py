@@ -77,7 +77,10 @@ def test_a_lost_worker_is_in_the_trace_from_its_loss_and_waited_for_until_it_cou
                     return stores.kill_worker(2)
                 try:
                     store.push("w", torch.ones(LARGE))
-                    store.pull("w", out=value) if step == 0 else for_all.wait()
+                    if step == 0:
+                        store.pull("w", out=value)
+                    else:
+                        for_all.wait()
                     store.pull("w", out=value)
                 except WorkerLost:
                     return None

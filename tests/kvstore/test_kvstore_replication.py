@@ -157,43 +157,6 @@ def sent(by: Replica | Requests, *kinds: type) -> list:
     return [effect.message for effect in by.take() if isinstance(effect, Send) and isinstance(effect.message, kinds)]
 
 
-def test_a_value_is_sent_only_after_the_backup_has_it():
-    a, b = replica(A), replica(B)
-    a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
-    a.receive(W, Pull(1, 2, 0, ((0, 1),)), 0.0)
-    effects = a.take()
-    assert [effect.message for effect in effects if effect.to == W] == [Counted(1, 1)], "it counts in the round"
-    (apply,) = [effect.message for effect in effects if effect.to == B]
-    b.receive(A, apply, 0.0)
-    a.receive(B, *sent(b, Ack), 0.0)
-    assert sent(a, Values) == [Values(1, 2, ((0, Part(1, (1,), (("g",),))),))] and b.parts == a.parts
-
-
-def test_an_asynchronous_push_counts_when_the_backup_has_it():
-    a, b = replica(A, kind="dist_async"), replica(B, kind="dist_async")
-    a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
-    (apply,) = sent(a, Apply)
-    a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
-    assert sent(a, Counted) == [], "neither did the repetition"
-    b.receive(A, apply, 0.0)
-    a.receive(B, *sent(b, Ack), 0.0)
-    assert sent(a, Counted) == [Counted(1, 1)] and a.parts[0].rounds == (1,)
-
-
-def test_a_worker_pushes_again_to_the_new_primary():
-    requests, b = Requests(0, "dist_sync", View(1, (A, B))), replica(B)
-    push = requests.push(0, 1, "g")
-    requests.receive(Counted(1, push))
-    requests.take()
-    b.receive("register", View(2, (B,)), 0.0)
-    assert sent(b, View) == [View(2, (B,))], "it says so to all workers"
-    requests.receive(View(2, (B,)))
-    (again,) = sent(requests, Push)
-    assert again[:1] + again[2:] == (2, 0, 0, 1, "g")
-    b.receive(W, again, 0.0)
-    assert b.parts[0].value == (("g",),) and b.committed == b.parts, "alone, what is done is committed"
-
-
 def test_a_removed_server_answers_no_request():
     a = replica(A)
     a.receive("register", View(2, (B,)), 0.0)

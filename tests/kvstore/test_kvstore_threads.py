@@ -70,8 +70,10 @@ def test_a_cluster_may_be_closed_by_two_threads_at_once():
             heard.append(error)
 
     closers = [threading.Thread(target=close) for _ in range(4)]
-    [one.start() for one in closers]
-    [one.join(LIVE) for one in closers]
+    for one in closers:
+        one.start()
+    for one in closers:
+        one.join(LIVE)
     assert heard == [] and not any(one.is_alive() for one in closers)
 
 
@@ -107,7 +109,7 @@ def test_a_push_to_a_store_that_another_thread_closes_says_so():
         store.init("w", full(0, 40_000))
         store.set_optimizer("sgd", lr=-1.0)
         store.push("w", full(1, 40_000))  # now it has a place in shared memory
-        store._arena.close()
+        store._shared_buffer.close()
         with pytest.raises(Refused, match="closed"):
             store.push("w", full(1, 40_000))
 

@@ -361,7 +361,8 @@ def test_a_save_without_worker_0_keeps_the_others_from_nothing(left, replicas, t
         else:
             asks(stores[0], monkeypatch, Op.STATE, lambda: is_killed(stores[0]), server=0)
         saving = [aside(raised, store.save, tmp_path / "new") for store in (others if left else stores)]
-        [thread.join(LIVE) for thread, _ in saving]
+        for thread, _ in saving:
+            thread.join(LIVE)
         assert all(isinstance(found[0], WorkerLost) for _, found in saving[-2:]), saving
         for store in others:
             store.push("w", full(1, SIZE))

@@ -190,7 +190,7 @@ def test_a_refused_peer_gets_the_reason():
     assert isinstance(found, Refused) and str(error) == "there is a worker 0 already"
 
 
-def test_nothing_large_is_taken_from_a_stranger():
+def test_nothing_large_is_taken_from_an_unauthenticated_peer():
     one, other = ends()
     other.sock.sendall(head(op=Op.HELLO, table=5000))
     with pytest.raises(Broken, match="is not accepted"):

@@ -200,7 +200,7 @@ def test_an_error_for_the_readers_of_all_languages_needs_no_file():
 
 # Errors that only operators see, or authors of their own server or frames: addresses, secrets, files, memory.
 OPERATORS = re.compile(
-    r"kvstore/server/|kvstore/wire/(arena|handshake)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
+    r"kvstore/server/|kvstore/wire/(shared_buffer|handshake)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
 )
 TYPED = "UnitError TopologyError TensorError TraceError DrawingError PlacementError ProcessesError NoRanks RankLost "
 TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown ScalingError"

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from d2lps.kvstore.child import line_to_parent, receive, send
+from d2lps.kvstore.child import pipe_to_parent, receive, send
 
 
 class MXNetStore:
@@ -96,10 +96,10 @@ def end_with(parent: Connection) -> None:
 
 
 if __name__ == "__main__":
-    line = line_to_parent()
-    end_with(line)
+    pipe = pipe_to_parent()
+    end_with(pipe)
     if os.environ.get("DMLC_ROLE", "worker") == "worker":
         with suppress(EOFError, ConnectionError):  # the worker has ended
-            serve(line)
+            serve(pipe)
         os._exit(0)  # without MXNet's finalizers, which may wait for other processes
     import mxnet  # noqa: F401, a server or scheduler works inside this import until the workers have left

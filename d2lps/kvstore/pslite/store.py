@@ -106,7 +106,7 @@ class Node(ChildProcess):
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.line.close()
+        self.pipe.close()
         os.close(self._stderr)
 
 
@@ -173,9 +173,9 @@ class Nodes:
     def _answer(self, do: str, seconds: float, request: dict) -> dict:
         child = self._started[-1]
         try:
-            send(child.line, {"do": do} | request)
+            send(child.pipe, {"do": do} | request)
             self._wait(do, seconds)
-            return receive(child.line)
+            return receive(child.pipe)
         except (EOFError, ConnectionError):
             self.over = self.over or self._loss("worker", self.rank)
             raise self.over from None
@@ -186,12 +186,12 @@ class Nodes:
 
     def _wait(self, do: str, seconds: float) -> None:
         """Wait until the answer can be read. Raises Timeout, or the loss that prevents it."""
-        line, watched = self._started[-1].line, dict(self._watched)
+        pipe, watched = self._started[-1].pipe, dict(self._watched)
         gone, since = self._gone, time.monotonic()
         until = since + (min(seconds, GRACE) if gone else seconds)
         while (left := until - time.monotonic()) > 0:
-            for ready in wait([line, *watched], left):
-                if ready is line:
+            for ready in wait([pipe, *watched], left):
+                if ready is pipe:
                     return
                 now, loss = time.monotonic(), self._loss(*watched.pop(ready))
                 if gone is None:
@@ -372,8 +372,8 @@ def _leave(process: int, nodes: Nodes, rendezvous: Rendezvous | None) -> None:
 def launch(kind: str, servers: int | None = None, *, deadline: float = DEADLINE, **more) -> PsLiteStore:
     """Make a store of MXNet: ``local``, ``device``, or for a worker that torchrun or ``d2lps.ranks`` has started.
 
-    All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines that they do not share
-    with strangers: MXNet has no secret, and its servers execute what they are sent. Servers listen on loopback on one
+    All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines without
+    untrusted users: MXNet has no secret, and its servers execute what they are sent. Servers listen on loopback on one
     host, and between hosts on the network card that ``DMLC_INTERFACE`` names.
     """
     if kind not in KINDS:

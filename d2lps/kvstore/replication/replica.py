@@ -241,8 +241,8 @@ class Replica(State):
             return
         was_primary, was_member = self.is_primary, self.name in self.view.members
         self.view, self._proposing = view, False
-        stranger = view.members[0] == self.name and not was_member
-        if stranger or not self.follows or self.name not in view.members:
+        outsider = view.members[0] == self.name and not was_member
+        if outsider or not self.follows or self.name not in view.members:
             # A view cannot make a member of a server that does not follow. One that was removed may have executed
             # commands that were never committed.
             self.follows = False

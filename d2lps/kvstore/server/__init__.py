@@ -8,5 +8,5 @@ until a takeover (``PATIENCE``: seconds of silence after which a server is dead)
 
 ``server`` listens, and decides which workers are lost; its ``Host`` has one server or two replicas. ``process`` starts
 it in a process of its own, where ``__main__`` runs, and replaces a dead one. ``register`` holds the views of all slots;
-``lines`` and ``coding`` carry messages between servers.
+``peers`` and ``coding`` carry messages between servers.
 """

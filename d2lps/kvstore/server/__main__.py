@@ -1,6 +1,6 @@
 """A server in a process of its own: ``python -m d2lps.kvstore.server``.
 
-Its parent sends the settings over a line, and it answers with the names of its replicas. It stays until every worker
+Its parent sends the settings over a pipe, and it answers with the names of its replicas. It stays until every worker
 has said goodbye or is lost, also if its parent ends before. The secret is in the environment or in a file, never among
 the arguments.
 """
@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import torch
 
-from d2lps.kvstore.child import line_to_parent, receive, send
+from d2lps.kvstore.child import pipe_to_parent, receive, send
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.server.register import joined
 from d2lps.kvstore.server.server import Host
@@ -29,7 +29,7 @@ def main() -> None:
     # Ten thousand keys are as many objects: to search all objects of torch for garbage each time would halve the speed.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    parent = line_to_parent()
+    parent = pipe_to_parent()
     spec = receive(parent)
     folder, register = spec["folder"], joined(spec["run"]) if spec["replicas"] else None
     try:

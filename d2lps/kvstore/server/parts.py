@@ -9,7 +9,7 @@ from torch import Tensor
 
 from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost, server_text
 from d2lps.kvstore.optimizers import Optimizer, State, validate_state
-from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.coding import StoredValue
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.threads import own_time
 
@@ -38,8 +38,8 @@ class Shard:
 
     @property
     def value(self) -> Tensor | None:
-        held = self._slot.core.committed[self.number].value
-        return held and held.value
+        stored = self._slot.core.committed[self.number].value
+        return stored and stored.value
 
     @property
     def version(self) -> int:
@@ -75,11 +75,11 @@ class Shard:
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.elements // width:
             raise Refused(f"key {self.name} has rows 0 to {self.elements // width - 1} here")
 
-    def unreadable(self, held: Held | None) -> KVError:
+    def unreadable(self, stored: StoredValue | None) -> KVError:
         """Return the error for a pull or a save of a value that is not here, or may be half of something."""
-        if held is None:
+        if stored is None:
             return no_value(self.name, "pull")
-        return KVError(server_text("store.server.not-updated", key=self.name, why=held.failed))
+        return KVError(server_text("store.server.not-updated", key=self.name, why=stored.failed))
 
     def require_settled(self, name: str, seconds: float) -> None:
         """Raise Refused if a round is open; ``name``: of the call.

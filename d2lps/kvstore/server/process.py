@@ -34,12 +34,12 @@ class ServerProcess(ChildProcess):
         self.number, self._folder, self._until = spec["number"], spec["folder"], time.monotonic() + seconds
         self._moment = min(5.0, max(1.0, spec["store"].get("deadline", 5.0)))
         with suppress(ConnectionError):  # names() finds out that it has ended
-            send(self.line, spec)
+            send(self.pipe, spec)
 
     def names(self) -> dict[int, tuple]:
         """Return by slot (server, incarnation, address). Raises the Refused of the server, or ServerLost."""
         try:
-            answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
+            answer = receive(self.pipe) if self.pipe.poll(max(0.1, self._until - time.monotonic())) else {}
         except (EOFError, ConnectionError):
             answer = {}
         if "refused" in answer:
@@ -50,17 +50,17 @@ class ServerProcess(ChildProcess):
         return {slot: as_name(name) for slot, name in answer["names"]}
 
     def kill(self) -> None:
-        """End the process abruptly, as a machine that fails."""
+        """Kill the process, as a machine fails."""
         self.process.kill()
 
     def leave(self) -> None:
-        """Let go of it: it ends when its workers have gone."""
-        if not self.line.closed:
-            self.line.close()
+        """Release it: it ends when its workers have gone."""
+        if not self.pipe.closed:
+            self.pipe.close()
             self._until = time.monotonic() + self._moment
 
     def close(self) -> None:
-        """Let go of it, and wait a moment for its end."""
+        """Release it, and wait a moment for its end."""
         self.leave()
         try:
             self.process.wait(max(0.0, self._until - time.monotonic()))
@@ -104,7 +104,7 @@ class Keeper:
         return names
 
     def kill(self) -> None:
-        """End the process abruptly, as a machine that fails."""
+        """Kill the process, as a machine fails."""
         self.process.kill()
 
     def _watch(self) -> None:
@@ -129,12 +129,12 @@ class Keeper:
                 reason = str(error)
 
     def leave(self) -> None:
-        """Let go of it: it ends when its workers have gone."""
+        """Release it: it ends when its workers have gone."""
         self._ending.set()
         self.process.leave()
 
     def close(self) -> None:
-        """Let go of it, and wait a moment for its end."""
+        """Release it, and wait a moment for its end."""
         self.leave()
         if self._begun:
             self.process.close()
@@ -151,7 +151,7 @@ class Keeper:
 
 
 def kill(servers: Sequence[ServerProcess | Keeper], owners: Sequence[int], rank: int, number: object) -> None:
-    """End server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
+    """Kill server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
     require_server(number, len(owners))
     if owners[number] != rank:
         raise Refused(text("store.not-my-server", server=number, rank=rank, owner=owners[number]))

@@ -15,22 +15,22 @@ from d2lps.carriers.rendezvous import DEADLINE
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused, server_text
 from d2lps.kvstore.record import LossRecord
-from d2lps.kvstore.server.lines import STILL, Peers
+from d2lps.kvstore.server.peers import STILL, Peers
 from d2lps.kvstore.server.register import Register, StoreRegister, as_name
 from d2lps.kvstore.server.session import PeerSession, WorkerSession
 from d2lps.kvstore.server.store import PATIENCE, SlotStore
 from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.wire import handshake
-from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken
 from d2lps.kvstore.wire.handshake import Elsewhere, loopback
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.messages import why
 from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
 RETURN, LOOK = 1.0, 0.02  # seconds in which a worker may come back whose connection has ended; between two looks
-STRANGERS = 32  # connections at once that have not yet proved who they are
+UNAUTHENTICATED = 32  # connections at once that have not yet proved who they are
 
 
 class Server:
@@ -94,7 +94,7 @@ class Server:
             self.address = self.address[:2]  # of IPv6, without the flow and the scope
         self._sessions: dict[int, WorkerSession] = {}
         self._others: set[PeerSession] = set()
-        self._guests: dict[Channel, None] = {}  # connections that have not yet proved who they are
+        self._unauthenticated: dict[Channel, None] = {}  # connections that have not yet proved who they are
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self.name = number if server is None else server, incarnation, self.address
@@ -102,7 +102,7 @@ class Server:
             store.open(number, self.name, register, Peers(run, secret), self._deposed)
             self._start(self._await)
         elif isinstance(address, str):
-            store.arena = Arena.available()
+            store.shared_buffer = SharedBuffer.available()
         for target in (self._accept, self._watch):
             self._start(target)
 
@@ -121,11 +121,11 @@ class Server:
             with suppress(OSError):
                 os.unlink(self.address)
         with self._lock:
-            connected = [*self._guests, *self._sessions.values(), *self._others]
+            connected = [*self._unauthenticated, *self._sessions.values(), *self._others]
         for connection in connected:
             connection.close()
-        if self.store.arena:
-            self.store.arena.close()
+        if self.store.shared_buffer:
+            self.store.shared_buffer.close()
 
     @property
     def _open(self) -> bool:
@@ -148,15 +148,15 @@ class Server:
                     time.sleep(0.05)  # no more files can be opened: the present connections go on
                 continue
             with self._lock:
-                if len(self._guests) >= STRANGERS:  # the oldest one has had most time
-                    oldest = next(iter(self._guests))
-                    del self._guests[oldest]
+                if len(self._unauthenticated) >= UNAUTHENTICATED:  # the oldest one has had most time
+                    oldest = next(iter(self._unauthenticated))
+                    del self._unauthenticated[oldest]
                     oldest.close()
-                self._guests[channel] = None
+                self._unauthenticated[channel] = None
             try:
                 self._start(self._meet, channel)
             except RuntimeError:  # no more threads can be started
-                self._guests.pop(channel, None)
+                self._unauthenticated.pop(channel, None)
                 channel.close()
                 time.sleep(0.05)
 
@@ -174,7 +174,7 @@ class Server:
         finally:
             guard.cancel()
             with self._lock:
-                self._guests.pop(channel, None)
+                self._unauthenticated.pop(channel, None)
         self._serve(channel, hello)
 
     def _serve(self, channel: Channel, hello: Mapping) -> None:
@@ -216,15 +216,15 @@ class Server:
             raise Refused(f"there is a worker {rank} already: each rank is one process")
         if not isinstance(incarnation, str):
             raise Refused("a worker says which incarnation of its rank it is")
-        arena = self.store.arena
-        lends = arena and channel.borrow(hello.get("memory"))
+        shared_buffer = self.store.shared_buffer
+        lends = shared_buffer and channel.borrow(hello.get("memory"))
         return {
             "number": self.number,
             "kind": self.store.kind,
             "workers": self.store.workers,
             "staleness": self.store.staleness,
             "deadline": self.store.deadline,
-            "memory": arena.lent if lends else None,
+            "memory": shared_buffer.lent if lends else None,
             "record": bool(self.store.record),
         }
 
@@ -260,7 +260,7 @@ class Server:
 
     def _watch(self) -> None:
         """Count workers as lost that are silent for a whole deadline, and answer pulls that have waited for one."""
-        while not self._closed.wait(min(0.25, self.store.deadline / 8)):
+        while not self._closed.wait(min(0.25, self.store.deadline * threads.POLL)):
             self.store.expire()
             for session in list(self._sessions.values()):
                 silent = own_time() - session.heard
@@ -272,7 +272,7 @@ class Server:
         """Count workers as lost that do not come to this server after it took over."""
         deadline = self.store.deadline
         patience = max(PATIENCE, self.store.patience)
-        while not self._closed.wait(min(0.25, deadline / 8)):
+        while not self._closed.wait(min(0.25, deadline * threads.POLL)):
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):
@@ -329,7 +329,7 @@ class Host:
         return any(replica.busy for replica in self.replicas.values())
 
     def close(self) -> None:
-        """End abruptly, as a process that is killed ends."""
+        """End as a process that is killed."""
         for replica in self.replicas.values():
             replica.silence()
         for replica in self.replicas.values():

@@ -22,7 +22,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Confirm, Name
-from d2lps.kvstore.server.lines import Snapshots, begins_snapshot, hear
+from d2lps.kvstore.server.peers import Snapshots, begins_snapshot, hear
 from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.threads import own_time
@@ -156,7 +156,7 @@ class WorkerSession:
             self._ok(frame)  # else the value is the answer, as soon as all servers of the slot have it
 
     def _count(self, frame: Frame) -> None:
-        """Count several parts that are pushed at once; those that are counted already are read and let go."""
+        """Count several parts that are pushed at once; those that are counted already are read and dropped."""
         start = time.monotonic()
         dtype, sizes, new = self._admit(frame)
         if frame.shared:
@@ -254,17 +254,17 @@ class WorkerSession:
     def _share(self, frame: Frame, values: list[Tensor], pulls: list[PullRecord]) -> list[int] | None:
         """Return the offsets of ``values`` in shared memory, which stay as they are until the worker has read them."""
         # A worker that never says that it has read gets its bytes through the socket from here on.
-        arena = self.store.arena
-        if not frame.shared or arena is None or len(self._unread) > 2 * len(self.store.shards):
+        shared_buffer = self.store.shared_buffer
+        if not frame.shared or shared_buffer is None or len(self._unread) > 2 * len(self.store.shards):
             return None
-        offsets = [arena.offset(value) for value in values]
+        offsets = [shared_buffer.offset(value) for value in values]
         if None in offsets:
             return None
         self._unread[frame.number] = values, pulls
         return offsets
 
     def on_read(self, frame: Frame) -> None:
-        """Let go of values in shared memory that the worker has copied, and record when it did so."""
+        """Release values in shared memory that the worker has copied, and record when it did so."""
         for number, start, end in validate_read(frame):
             _, pulls = self._unread.pop(number, (None, ()))
             self._record(pulls, start, end)
@@ -443,8 +443,8 @@ class WorkerSession:
         self._answers.put(answer)
 
     def _write(self) -> None:
-        """Send the answers that wait, and a sign of life several times per deadline."""
-        pause = self.store.deadline / 4
+        """Send the answers that wait, and heartbeats."""
+        pause = self.store.deadline * threads.HEARTBEAT
         while self.open:
             try:
                 answer = self._answers.get(timeout=pause)
@@ -497,10 +497,10 @@ class PeerSession:
                 frame = self.channel.receive(idle=True)
                 if frame is None:
                     continue
-                self.slot.sign(self.other)
+                self.slot.note_heartbeat(self.other)
                 if frame.op == Op.PEER:
                     self.slot.arriving |= begins_snapshot(frame)
-                    messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
+                    messages = hear(self.channel, frame, partial(self.slot.note_heartbeat, self.other))
                     self.slot.hear(
                         self.other, [message for message in map(snapshots.whole, messages) if message is not None]
                     )
@@ -512,7 +512,7 @@ class PeerSession:
         finally:
             self.slot.arriving = False
             self.channel.close()
-            self.slot.lost_line(self.other)
+            self.slot.lost_connection(self.other)
 
 
 # ---- requests of a worker, checked before anything is done for them: each function raises Refused

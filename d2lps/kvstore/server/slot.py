@@ -13,7 +13,7 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Timeout, server_text
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import AddUp, Ask, Join, Name, Propose, Send, Summed
-from d2lps.kvstore.server.lines import PULSE, Line, Peers, refused
+from d2lps.kvstore.server.peers import PULSE, PeerConnection, Peers, refused
 from d2lps.kvstore.server.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.wire.frames import Broken
@@ -53,8 +53,8 @@ class Slot:
         self._ids = count(1)
         self._asked: dict[int, Callable[[NamedTuple], object]] = {}  # by request: the function that gets its answer
         self._commits: deque[tuple[int, Callable[[], object]]] = deque()
-        self._lines: dict[Name, Line] = {}
-        self._signs: dict[Name, float] = {}  # when other servers last gave a sign of life
+        self._connections: dict[Name, PeerConnection] = {}
+        self._heard: dict[Name, float] = {}  # when something of other servers came last
         self._seen = self.core.view, 0, 0
         if register:
             threads.start(f"d2lps clock of slot {number}", self._tick)
@@ -62,15 +62,15 @@ class Slot:
             self._take_view(View(1, (name,)))
 
     def close(self) -> None:
-        """End as abruptly as if the process had ended."""
+        """End as if the process had been killed."""
         with self.lock:
             self.open = False
-            lines, self._lines = [*self._lines.values()], {}
+            connections, self._connections = [*self._connections.values()], {}
             self._asked.clear()
             self._commits.clear()
             self.changed.notify_all()
-        for line in lines:
-            line.close()
+        for connection in connections:
+            connection.close()
 
     @property
     def leads(self) -> bool:
@@ -160,11 +160,11 @@ class Slot:
             for message in messages:
                 core.receive(other, message, own_time())
 
-    def sign(self, other: Name) -> None:
-        """Note a sign of life, without a lock."""
-        self._signs[other] = own_time()
+    def note_heartbeat(self, other: Name) -> None:
+        """Note that another server lives, without a lock."""
+        self._heard[other] = own_time()
 
-    def lost_line(self, other: Name) -> None:
+    def lost_connection(self, other: Name) -> None:
         """Take another server for dead if a connection with it has ended, and it does not listen any more."""
         for pause in PROBES:  # a process that is killed closes one socket after the other
             time.sleep(pause)
@@ -185,7 +185,7 @@ class Slot:
         later: list[Callable[[], object]] = []
         if not self.open:
             return later
-        lines = set()
+        connections = set()
         for effect in self.core.take():
             if isinstance(effect, Send):
                 if effect.to[0] == "worker":
@@ -193,8 +193,8 @@ class Slot:
                     if reply:
                         later.append(partial(reply, effect.message))
                 elif not (self.arriving and isinstance(effect.message, Join)):
-                    lines.add(line := self._line(effect.to))
-                    line.put(effect.message)
+                    connections.add(connection := self._connection(effect.to))
+                    connection.put(effect.message)
             elif isinstance(effect, AddUp):
                 later.append(partial(self._add_up, effect))
             elif isinstance(effect, Propose):
@@ -215,7 +215,7 @@ class Slot:
         if self._seen != (core.view, core.commit, core.seq):
             self._seen = core.view, core.commit, core.seq
             self.changed.notify_all()
-        return [*(line.pump for line in lines), *later]
+        return [*(connection.pump for connection in connections), *later]
 
     def _add_up(self, asked: AddUp) -> None:
         """Add a gradient while other threads decide."""
@@ -235,21 +235,21 @@ class Slot:
         except Broken:
             pass
 
-    def _line(self, other: Name) -> Line:
-        line = self._lines.get(other)
-        if line is None or not line.open:
+    def _connection(self, other: Name) -> PeerConnection:
+        connection = self._connections.get(other)
+        if connection is None or not connection.open:
             connect = partial(self._peers.connect, self.number, self.name, other)
-            ended = partial(self._line_ended, other)
-            line = self._lines[other] = Line(connect, partial(self._opened, other), ended)
-        return line
+            ended = partial(self._connection_ended, other)
+            connection = self._connections[other] = PeerConnection(connect, partial(self._opened, other), ended)
+        return connection
 
-    def _opened(self, other: Name, line: Line) -> None:
+    def _opened(self, other: Name, connection: PeerConnection) -> None:
         with self.deciding() as core:
-            line.begin()
+            connection.begin()
             if core.is_primary and other in core.followers:
                 core.repeat(other)
 
-    def _line_ended(self, other: Name, refused: bool) -> None:
+    def _connection_ended(self, other: Name, refused: bool) -> None:
         if refused:
             self._suspect(other)
 
@@ -271,13 +271,13 @@ class Slot:
                 self.changed.wait_for(lambda: not self.open, PULSE if self.core.view.number else PULSE / 10)
             try:
                 with self.deciding() as core:
-                    for other in [*self._signs]:
-                        core.hear(other, self._signs.pop(other))
+                    for other in [*self._heard]:
+                        core.hear(other, self._heard.pop(other))
                     core.tick(own_time())
                     wanted = {*core.view.members, core.learner}
-                    for other in [name for name in self._lines if name not in wanted]:
-                        if self._lines[other].idle:
-                            self._lines.pop(other).close()
+                    for other in [name for name in self._connections if name not in wanted]:
+                        if self._connections[other].idle:
+                            self._connections.pop(other).close()
             except Broken:
                 return
 

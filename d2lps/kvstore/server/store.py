@@ -29,12 +29,12 @@ from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Name
-from d2lps.kvstore.server.coding import Held
+from d2lps.kvstore.server.coding import StoredValue
 from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.threads import own_time
-from d2lps.kvstore.wire.arena import SHARED, Arena
 from d2lps.kvstore.wire.frames import Broken, Entry
+from d2lps.kvstore.wire.shared_buffer import SHARED, SharedBuffer
 from d2lps.messages import text
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -77,7 +77,7 @@ class SlotStore:
         (1, tensor([5.]))
     """
 
-    arena: Arena | None = None  # for large values, which workers of this host can read there
+    shared_buffer: SharedBuffer | None = None  # for large values, which workers of this host can read there
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class SlotStore:
     def _rules(self, name: Name, view: View) -> Replica:
         """Return the rules of a replica as they are at first in ``view``."""
         settings = self.workers, self.kind, self.staleness, PATIENCE
-        copied = lambda held: held and held.copied()  # noqa: E731
+        copied = lambda stored: stored and stored.copied()  # noqa: E731
         replica = Replica(name, view, (), *settings, self._added, self._published, copied)
         replica.defers = lambda gradient: gradient.tensor is not None and gradient.tensor.nbytes >= DEFERRED
         return replica
@@ -144,32 +144,33 @@ class SlotStore:
             total = Gradient(None, True)
         return total.tensor if last else total
 
-    def _published(self, held: Held, add: m.Add, optimizer: Optimizer | None) -> Held:
+    def _published(self, stored: StoredValue, add: m.Add, optimizer: Optimizer | None) -> StoredValue:
         """Return the next value of a part."""
         start, counted = time.monotonic() if self.record else 0.0, len(add.pushes)
-        if held.failed:
-            held = held._replace(counted=counted)
+        if stored.failed:
+            stored = stored._replace(counted=counted)
         elif optimizer is None and add.total is not None:  # as with MXNet, the sum is the new value
-            held = Held(add.total, held.memory, counted)
+            stored = StoredValue(add.total, stored.memory, counted)
         else:
-            held = self._stepped(held, add.total, optimizer, counted)
+            stored = self._stepped(stored, add.total, optimizer, counted)
         if self.record:
             version = self.slot.core.parts[add.part].version + 1
-            pushes = [] if held.failed else [*add.pushes]
+            pushes = [] if stored.failed else [*add.pushes]
             self.record.add(VersionRecord(add.part, version, pushes, start, time.monotonic()))
-        return held
+        return stored
 
-    def _stepped(self, held: Held, total: Tensor | None, optimizer: Optimizer, counted: int) -> Held:
+    def _stepped(self, stored: StoredValue, total: Tensor | None, optimizer: Optimizer, counted: int) -> StoredValue:
         try:
             if total is None:
                 raise MemoryError("the pushes could not be added")
             if optimizer.scale not in (1, 1.0) and self._sends:
                 total = total.clone()
             place = self.allocate(total.numel(), total.dtype)
-            return Held(optimizer.stepped(held.value, total, held.memory, counted, place), held.memory, counted)
+            value = optimizer.stepped(stored.value, total, stored.memory, counted, place)
+            return stored._replace(value=value, counted=counted)
         except Exception as error:  # the state of the optimizer may be half of something
             log.exception("a key of slot %d could not be updated", self.slot.number)
-            return Held(held.value, held.memory, counted, f"{type(error).__name__}: {error}")
+            return stored._replace(counted=counted, failed=f"{type(error).__name__}: {error}")
 
     # ---- what is known
 
@@ -263,9 +264,9 @@ class SlotStore:
             raise left
 
     def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return memory for a value: in the arena, if there is one and the value is large."""
-        large = self.arena is not None and elements * dtype.itemsize >= SHARED
-        place = self.arena.tensor(elements, dtype) if large else None
+        """Return memory for a value: in the shared buffer, if there is one and the value is large."""
+        large = self.shared_buffer is not None and elements * dtype.itemsize >= SHARED
+        place = self.shared_buffer.tensor(elements, dtype) if large else None
         return torch.empty(elements, dtype=dtype) if place is None else place
 
     # ---- requests of workers
@@ -286,8 +287,8 @@ class SlotStore:
                 require_same_shape(name, core.specs[core.names[name]], rank, (elements, dtype))
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
-            held = None if value is None else Held(self.allocate(elements, dtype).copy_(value), {})
-            self.slot.ask(rank, m.Do(0, 0, rank, m.Begin(name, (elements, dtype), held)))
+            stored = None if value is None else StoredValue(self.allocate(elements, dtype).copy_(value), {})
+            self.slot.ask(rank, m.Do(0, 0, rank, m.Begin(name, (elements, dtype), stored)))
             return core.names[name]
 
     def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
@@ -509,11 +510,11 @@ class SlotStore:
             self.require_live(rank)
             for shard in self.shards:
                 shard.require_settled("save", self.deadline / 2)
-                held = core.parts[shard.number].value
-                if held is None:
+                stored = core.parts[shard.number].value
+                if stored is None:
                     raise no_value(shard.name, "save")
-                if held.failed:
-                    raise shard.unreadable(held)
+                if stored.failed:
+                    raise shard.unreadable(stored)
             return [part.version for part in core.parts]
 
     def state(self, rank: int, number: int, version: int, start: int) -> tuple[dict, memoryview]:
@@ -527,10 +528,10 @@ class SlotStore:
         with self.slot.leading() as core:
             self.require_live(rank)
             shard = self.shard(number)
-            held = core.parts[number].value
-            if held is None or core.parts[number].version != version:
+            stored = core.parts[number].value
+            if stored is None or core.parts[number].version != version:
                 raise Refused(f"key {shard.name} has changed since this save began: save again")
-            state = {"value": held.value} | remembered(self.updates, held.memory)
+            state = {"value": stored.value} | remembered(self.updates, stored.memory)
             copy = bytearray(piece(state, start))  # because the next push may change the state
             return layout(state), memoryview(copy)
 
@@ -566,7 +567,7 @@ class SlotStore:
             for number, state in sorted(self._staged.take(load, parts, optimizer).items()):
                 memory = dict(state)
                 value = memory.pop("value")
-                values.append((number, Held(value, {optimizer.rule: memory} if optimizer and memory else {})))
+                values.append((number, StoredValue(value, {optimizer.rule: memory} if optimizer and memory else {})))
             self.slot.ask(rank, m.Do(0, 0, rank, m.Load(load, tuple(values), optimizer)))
 
     def drop(self, load: int) -> None:

@@ -9,7 +9,7 @@ code     32       HMAC-SHA-256 over all that and the number of earlier frames, i
 
 Start with :class:`Channel` in ``channel.py``: how frames are sent, received and checked. ``frames.py`` decides the
 format (header, ops and flags), ``channel.py`` writes and reads it. ``handshake.py`` verifies the other end by a secret,
-and ``arena.py`` shares the memory of large tensors on one host.
+and ``shared_buffer.py`` shares the memory of large tensors on one host.
 
 Every length is checked before memory is allocated, nothing is unpickled or evaluated, and a payload is received
 directly into the memory of its tensor. An invalid frame is a :class:`Broken`: its connection is closed, and nothing has

@@ -14,8 +14,8 @@ import numpy as np
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore.errors import Refused, server_text
 from d2lps.kvstore.wire import frames
-from d2lps.kvstore.wire.arena import RemoteArena
 from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
+from d2lps.kvstore.wire.shared_buffer import RemoteBuffer
 from d2lps.messages import text
 
 BLOCK = 4 << 20  # bytes that are received at once, and summed while they are in the cache
@@ -32,7 +32,7 @@ class Channel:
         keys (tuple of bytes, or None): The keys of the codes for frames sent and received, 32 bytes each, once they are
             agreed.
         covers_payload (bool): True if the codes also cover the payloads.
-        remote (RemoteArena, or None): Memory of the other end, if both are on one host.
+        remote (RemoteBuffer, or None): Memory of the other end, if both are on one host.
 
     Example:
         >>> one, other = (Channel(end, seconds=5) for end in socket.socketpair())
@@ -47,7 +47,7 @@ class Channel:
         self.sock, self.keys, self.covers_payload = sock, None, False
         self._sent = self._received = 0
         self.table, self.payload = frames.TABLE, frames.PAYLOAD  # most bytes; fewer until the other end is known
-        self.remote: RemoteArena | None = None
+        self.remote: RemoteBuffer | None = None
         self._left = 0  # bytes of a payload that is not received yet; None if it was received in part
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
@@ -79,7 +79,7 @@ class Channel:
             True if it could be opened.
         """
         with suppress(TensorError):
-            self.remote = RemoteArena(lent, self.peer) if isinstance(lent, dict) and self.peer else None
+            self.remote = RemoteBuffer(lent, self.peer) if isinstance(lent, dict) and self.peer else None
         return self.remote is not None
 
     def patience(self, seconds: float) -> None:

@@ -26,12 +26,12 @@ from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import DataLost, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost, unpacked
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.register import Register, StoreRegister
-from d2lps.kvstore.threads import own_time
+from d2lps.kvstore.threads import HEARTBEAT, POLL, own_time
 from d2lps.kvstore.wire import handshake
-from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.wire.shared_buffer import SharedBuffer
 from d2lps.messages import text, why
 
 KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost
@@ -109,7 +109,7 @@ class ServerClient:
         run: str = "",
         deadline: float = DEADLINE,
         incarnation: str = INCARNATION,
-        arena: Arena | None = None,
+        shared_buffer: SharedBuffer | None = None,
         register: Register | StoreRegister | None = None,
     ):
         self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
@@ -123,8 +123,8 @@ class ServerClient:
                 raise ServerLost(text("store.no-view", slot=number), (number,))
         address = self.address
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
-        if arena and isinstance(address, str):
-            self._hello["memory"] = arena.lent
+        if shared_buffer and isinstance(address, str):
+            self._hello["memory"] = shared_buffer.lent
         # What has been read in the server's memory, from when to when, which has not been reported.
         self._read: deque[tuple[int, float, float]] = deque()
         if not secret and not isinstance(address, str):
@@ -144,7 +144,7 @@ class ServerClient:
         self._sending, self._state = threading.Lock(), threading.RLock()
         self._channel, self.welcome = self._connect(own_time() + self.deadline)
         self._commits_later = register is not None and self.welcome["kind"] == "dist_sync"
-        name = f"d2lps line to server {number}"
+        name = f"d2lps connection to server {number}"
         self._listener = threads.start(name, self._listen)
         threading.Thread(target=self._live, daemon=True, name=name).start()
 
@@ -197,9 +197,11 @@ class ServerClient:
         """Return the answer. Raises the error of the server, ServerLost, Interrupted, or later Timeout or Unknown."""
         left, ran = max(0.0, until - time.monotonic()), own_time()
         over = not request.done.wait(left)
-        stood = left - (own_time() - ran) > self.deadline / 8  # still, this process: it hears soon what came meanwhile
+        stood = (
+            left - (own_time() - ran) > self.deadline * POLL
+        )  # still, this process: it hears soon what came meanwhile
         if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
-            left = max(self.deadline - self._silent, self.deadline / 8)
+            left = max(self.deadline - self._silent, self.deadline * POLL)
             over = not request.done.wait(min(left, self.deadline / 2))
         if request.answer is None and request.error is None:
             silent = self._silent  # before the connection is made anew, should this request stand in its way
@@ -399,15 +401,16 @@ class ServerClient:
             self._send(self._channel, Request(Op.READ, metadata={"read": read}))
 
     def _live(self) -> None:
-        """Give signs of life, and ask for the view if the primary is silent, or has not been asked for a while."""
+        """Send heartbeats, and ask for the view if the primary is silent, or has not been asked for a while."""
         looked = alive = time.monotonic()
+        pause = self.deadline * POLL
         while self._open and not self._lost:
-            time.sleep(min(SILENCE, self.deadline / 8) if self._register else self.deadline / 8)
+            time.sleep(min(SILENCE, pause) if self._register else pause)
             silent = (self._pending or self._uncommitted) and self._silent > SILENCE
-            if self._register and (silent or time.monotonic() - looked > self.deadline / 4):
+            if self._register and (silent or time.monotonic() - looked > self.deadline * HEARTBEAT):
                 looked = time.monotonic()
                 self._register.ask(self.number, self._take_view)
-            if time.monotonic() - alive > self.deadline / 8 and self._sending.acquire(blocking=False):
+            if time.monotonic() - alive > pause and self._sending.acquire(blocking=False):
                 alive = time.monotonic()
                 try:
                     if self._open:

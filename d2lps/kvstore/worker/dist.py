@@ -19,6 +19,7 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer, State, said
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.threads import HEARTBEAT
 from d2lps.kvstore.values import (
     KeySpec,
     Value,
@@ -34,9 +35,9 @@ from d2lps.kvstore.values import (
     overlap,
     validate_key,
 )
-from d2lps.kvstore.wire.arena import SHARED, Arena
 from d2lps.kvstore.wire.frames import DTYPES, ENTRIES, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.wire.shared_buffer import SHARED, SharedBuffer
 from d2lps.kvstore.worker.client import Counted, Request, ServerClient, ask_in_turn
 from d2lps.messages import text
 from d2lps.trace import Trace
@@ -178,9 +179,9 @@ class DistStore(KVStore):
 
     Args:
         clients: The connections to the slots, in their order.
-        started: The server processes that this worker has started; it lets go of them when it closes.
-        arena: The memory that the clients lend to servers on this host.
-        kill: Ends the server with a number abruptly.
+        started: The server processes that this worker has started; it releases them when it closes.
+        shared_buffer: The memory that the clients lend to servers on this host.
+        kill: Kills the server with a number.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class DistStore(KVStore):
         placement: Placement,
         *,
         started: Sequence = (),
-        arena: Arena | None = None,
+        shared_buffer: SharedBuffer | None = None,
         kill: Callable[[int], object] | None = None,
     ):
         self.deadline = clients[0].deadline
@@ -202,7 +203,7 @@ class DistStore(KVStore):
         self.clients, self.placement = list(clients), placement
         # Workers wait for each other at one server. With a record at all: each is to have seen all before they go on.
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
-        self.started, self._arena, self._kill = list(started), arena, kill
+        self.started, self._shared_buffer, self._kill = list(started), shared_buffer, kill
         for client in self.clients:
             client.keys = KeysOf(self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
@@ -214,7 +215,7 @@ class DistStore(KVStore):
             "clients": self.clients,
             "pool": self._pool,
             "started": self.started,
-            "arena": arena,
+            "shared_buffer": shared_buffer,
         }
         self._end = weakref.finalize(self, end, **self._ends)
 
@@ -236,9 +237,9 @@ class DistStore(KVStore):
         return [client.seen for client in self.clients]
 
     def kill_server(self, number: int) -> None:
-        """End a server abruptly, as a machine ends that fails.
+        """Kill a server, as a machine fails.
 
-        If servers are processes, a worker can end those that it started; with ``replicas=1``, others take their places.
+        If servers are processes, a worker can kill those that it started; with ``replicas=1``, others replace them.
 
         Args:
             number: The server, counted from 0. Raises Refused if another worker started it, and names that worker.
@@ -395,13 +396,13 @@ class DistStore(KVStore):
         for place, piece in zip(bundle.places, pieces, strict=True):
             spec = keys[place]
             spec.buffers.begin(rounds[place], spec.pushes)
-            tensor, written = spec.buffers.of(bundle.server, piece, self._arena)
+            tensor, written = spec.buffers.of(bundle.server, piece, self._shared_buffer)
             if tensor is None:
                 return None
             tensors.append(tensor)
             if not written or spec not in retry and spec not in self._in_doubt:
                 copies.append((spec.buffers, tensor, piece))
-        if None in (offsets := [*map(self._arena.offset, tensors), 0]):
+        if None in (offsets := [*map(self._shared_buffer.offset, tensors), 0]):
             raise Refused(text("store.closed"))  # by another thread
         places = torch.tensor(offsets)
 
@@ -494,7 +495,7 @@ class DistStore(KVStore):
         over, metadata = threading.Event(), {"name": name, "round": number, "coming": True}
 
         def announce() -> None:
-            while not over.wait(self.deadline / 4):
+            while not over.wait(self.deadline * HEARTBEAT):
                 for client in self._meeting:
                     with suppress(KVError):
                         client.ask(Request(Op.BARRIER, metadata=metadata))
@@ -635,14 +636,18 @@ class KeysOf:
 
 
 def end(
-    process: int, clients: Sequence[ServerClient], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
+    process: int,
+    clients: Sequence[ServerClient],
+    pool: ThreadPoolExecutor,
+    started: Sequence,
+    shared_buffer: SharedBuffer | None,
 ) -> None:
-    """Let go of all that a store has made in ``process``."""
+    """Release all that a store has made in ``process``."""
     if os.getpid() != process:
         return  # in a child process: the sockets and servers are its parent's
     pool.shutdown(wait=False)
     with ExitStack() as ends:  # each is closed, also if closing another is interrupted
-        for resource in reversed([*clients, *started, *filter(None, [arena])]):
+        for resource in reversed([*clients, *started, *filter(None, [shared_buffer])]):
             ends.callback(resource.close)
         for resource in (*clients, *started):  # all get the goodbye before any is waited for
             resource.leave()

@@ -60,7 +60,7 @@ ALL = {RING, REPLICAS, SCALING, MODEL, MEASURED}
         ("notebook/ranks/__main__.py", ALL),  # the program of a process
         ("carriers/segments.py", ALL),  # through carriers/shared_memory.py
         ("train/by_store.py", {REPLICAS}),  # Python imports it for SCALING and MODEL, too
-        ("kvstore/wire/arena.py", {REPLICAS}),
+        ("kvstore/wire/shared_buffer.py", {REPLICAS}),
         ("kvstore/server/__main__.py", {REPLICAS}),
         ("kvstore/replication/world.py", {REPLICAS}),  # imported on first use
         ("train/experts.py", set()),

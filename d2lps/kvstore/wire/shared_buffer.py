@@ -1,8 +1,8 @@
 """Memory that a worker and a server of one host share, so that large tensors need not travel through a socket.
 
-Each end has an arena and lends it to the other over a Unix socket. A push then names the tensor's offset in the
-worker's arena, and the server adds from there; the answer to a pull names the value's offset in the server's arena, and
-the worker copies from there. Without memfd, which Linux has, all bytes travel through the socket.
+Each end has a shared buffer and lends it to the other over a Unix socket. A push then names the tensor's offset in the
+worker's buffer, and the server adds from there; the answer to a pull names the value's offset in the server's buffer,
+and the worker copies from there. Without memfd, which Linux has, all bytes travel through the socket.
 """
 
 import mmap
@@ -52,17 +52,17 @@ class Mapping:
             return None
 
 
-class Arena(Mapping):
+class SharedBuffer(Mapping):
     """Memory of this process for tensors, which is reused when a tensor is deleted.
 
     It reserves as many bytes as the machine has, and uses only those that are written. ``lent`` is the description
     with which the other end opens it.
 
-    >>> arena = Arena()
-    >>> first = arena.tensor(1000, torch.float32)
-    >>> offset = arena.offset(first)
+    >>> shared_buffer = SharedBuffer()
+    >>> first = shared_buffer.tensor(1000, torch.float32)
+    >>> offset = shared_buffer.offset(first)
     >>> del first
-    >>> arena.offset(arena.tensor(1000, torch.float32)) == offset
+    >>> shared_buffer.offset(shared_buffer.tensor(1000, torch.float32)) == offset
     True
     """
 
@@ -73,8 +73,8 @@ class Arena(Mapping):
         self.lent = {"path": segment.path, "inode": segment.inode, "nbytes": segment.nbytes}
 
     @classmethod
-    def available(cls) -> "Arena | None":
-        """Return a new arena; None if the machine has no memfd."""
+    def available(cls) -> "SharedBuffer | None":
+        """Return a new shared buffer; None if the machine has no memfd."""
         try:
             return cls() if hasattr(os, "memfd_create") else None
         except (TensorError, ValueError):
@@ -98,7 +98,7 @@ class Arena(Mapping):
         return tensor
 
     def offset(self, tensor: Tensor) -> int | None:
-        """Return the offset of ``tensor`` in bytes; None if it is not in this arena."""
+        """Return the offset of ``tensor`` in bytes; None if it is not in this shared buffer."""
         segment = self._segment
         offset = tensor.data_ptr() - segment.address if segment else -1
         return offset if segment and 0 <= offset < segment.nbytes else None
@@ -123,10 +123,12 @@ class Buffers:
             if self.free < counted:
                 self._side = 1 - self._side
 
-    def of(self, server: int, piece: Tensor, arena: Arena) -> tuple[Tensor | None, bool]:
+    def of(self, server: int, piece: Tensor, shared_buffer: SharedBuffer) -> tuple[Tensor | None, bool]:
         """Return the buffer for a server, None if there is no memory left, and whether it has this push already."""
         tensor, push = self._tensors.get((server, self._side), (None, 0))
-        return (arena.tensor(piece.numel(), piece.dtype), False) if tensor is None else (tensor, push == self._push)
+        if tensor is None:
+            return shared_buffer.tensor(piece.numel(), piece.dtype), False
+        return tensor, push == self._push
 
     def write(self, server: int, tensor: Tensor, value: Tensor) -> None:
         """Write the part of the push that goes to a server into its buffer."""
@@ -134,8 +136,8 @@ class Buffers:
         self._tensors[server, self._side] = tensor, self._push
 
 
-class RemoteArena(Mapping):
-    """The arena that process ``peer`` has ``lent``. Raises TensorError if it cannot be trusted or opened."""
+class RemoteBuffer(Mapping):
+    """The shared buffer that process ``peer`` has ``lent``. Raises TensorError if it cannot be trusted or opened."""
 
     def __init__(self, lent: dict, peer: int):
         path, inode, nbytes = (lent.get(name) for name in ("path", "inode", "nbytes"))

@@ -1,4 +1,4 @@
-"""Strangers by the thousand are sent away, forged frames change nothing, and hostile bytes are never executed."""
+"""Unauthenticated peers are sent away, forged frames change nothing, and hostile bytes are never executed."""
 
 import ast
 import os
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import breaking, strangers
+from helpers import breaking, unauthenticated
 from helpers.breaking import DEADLINE, MIB, SECRET, Beside, Frames, closing, connected, store, tables
 from helpers.frames import head, sent
 from helpers.stores import aside, each, soon
-from helpers.strangers import (
+from helpers.unauthenticated import (
     CONNECTIONS,
     HTTP,
     TLS,
@@ -33,23 +33,23 @@ from helpers.strangers import (
 from helpers.waits import LIVE
 
 from d2lps.kvstore import Refused, cluster
-from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.server.server import UNAUTHENTICATED, Server
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake
 from d2lps.kvstore.worker.client import Request, ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
-made = strangers.made
+made = unauthenticated.made
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ROOT = Path(__file__).parents[2]
 HALF_A_GREETING = head(op=Op.HELLO, table=4000)
 
 
-# ---------------------------------------------------------------- strangers that send nothing, or something else
+# ---------------------------------------------------------------- peers that send nothing, or something else
 
 
 @pytest.mark.fault("F11", "slow-loris, HTTP, noise, half a greeting, as many as there are places")
-def test_strangers_are_sent_away_and_the_others_are_served(made, monkeypatch):
+def test_unauthenticated_peers_are_sent_away_and_the_others_are_served(made, monkeypatch):
     monkeypatch.setattr(handshake, "SECONDS", 1.0)
     (server,) = tables(workers=1)
     halves = [b"d", b""]
@@ -64,20 +64,20 @@ def test_strangers_are_sent_away_and_the_others_are_served(made, monkeypatch):
             head(op=Op.STATE),
             HALF_A_GREETING,
         ):
-            with connected(server.address) as stranger:
-                until_hung_up(stranger, data)
-        slow = [connected(server.address) for _ in range(3 * STRANGERS)]
+            with connected(server.address) as peer:
+                until_hung_up(peer, data)
+        slow = [connected(server.address) for _ in range(3 * UNAUTHENTICATED)]
         for number, one in enumerate(slow):
             with suppress(OSError):
                 one.sendall(halves[number % len(halves)])
-        assert made == [] and is_served(mine) and len(server._guests) <= STRANGERS
-        soon(lambda: not server._guests)
+        assert made == [] and is_served(mine) and len(server._unauthenticated) <= UNAUTHENTICATED
+        soon(lambda: not server._unauthenticated)
         for one in slow:
             one.close()
 
 
 @pytest.mark.fault("F11", "10 000 connections: silent, a byte a second, HTTP, TLS, noise")
-def test_ten_thousand_strangers_do_not_disturb_those_who_belong_here(recovery):
+def test_ten_thousand_unauthenticated_peers_do_not_disturb_workers(recovery):
     def work(mine, crowd):
         mine.init("w", torch.zeros(10_000))
         out, seen, go_on = torch.empty(10_000), [], torch.ones(10_000)
@@ -96,12 +96,12 @@ def test_ten_thousand_strangers_do_not_disturb_those_who_belong_here(recovery):
             first, second = each(stores, work, crowd)
             assert first == second == [[5.0]] * len(first) and crowd.came == CONNECTIONS
             assert server("rss") - before < 64 * MIB
-            soon(lambda: all(map(strangers.is_sent_away, crowd.held)))  # after the time of a handshake
+            soon(lambda: all(map(unauthenticated.is_sent_away, crowd.held)))  # after the time of a handshake
         assert server("ended") == []
 
 
 @pytest.mark.fault("F11", "all places of strangers taken, again and again")
-def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
+def test_worker_comes_in_although_unauthenticated_peers_hold_every_place(recovery):
     (server,) = tables(workers=1)
     ended = threading.Event()
 
@@ -112,7 +112,7 @@ def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
                 while one.recv(1):
                     pass
 
-    crowd = [aside(silent)[0] for _ in range(2 * STRANGERS)]
+    crowd = [aside(silent)[0] for _ in range(2 * UNAUTHENTICATED)]
     time.sleep(0.5)
     try:
         with recovery(), closing(store([server], 0, 1)) as (mine,):
@@ -125,7 +125,7 @@ def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
             thread.join(LIVE)
 
 
-# ---------------------------------------------------------------- strangers that pretend to be workers or servers
+# ---------------------------------------------------------------- peers that pretend to be workers or servers
 
 
 @pytest.mark.fault("F11", "a worker's bytes played again, with and without a secret")

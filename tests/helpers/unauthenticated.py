@@ -1,4 +1,4 @@
-"""Strangers to a store and their bytes: silent crowds, noise, and bytes that are meant to be executed.
+"""Unauthenticated peers of a store and their bytes: silent crowds, noise, and bytes that are meant to be executed.
 
 ``instead_of_a_greeting(…)`` and ``after_a_greeting(…)`` are the bytes of an attacker who knows the protocol;
 ``attack(…)`` sends them.
@@ -51,7 +51,7 @@ def in_json(op: int, said: dict) -> bytes:
     return framed(op, json.dumps(said).encode())
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- unauthenticated peers
 
 
 class Crowd:

@@ -14,13 +14,13 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
-from d2lps.kvstore.server.coding import Piece, buffers, decode, encode, layout, split
+from d2lps.kvstore.server.coding import MESSAGES, Piece, buffers, decode, encode, layout, split
 from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
 
-PULSE = 0.1  # seconds between signs of life
+PULSE = 0.1  # seconds between heartbeats
 STILL = 5.0  # seconds that a connection may stand still, at most
 SMALL = 1 << 14  # bytes that are sent without waking a thread
 MOST, BYTES = 512, 1 << 18  # messages, and bytes of their tensors, in one frame; larger tensors travel in pieces
@@ -63,11 +63,11 @@ def refused(other: Name) -> bool:
     return False
 
 
-class Line:
-    """A line from this server to another one: a thread sends the messages that are put, and signs of life.
+class PeerConnection:
+    """A connection from this server to another one: a thread sends the messages that are put, and heartbeats.
 
-    ``connect()`` returns a connection; ``opened(line)`` is called for each before anything is sent; ``ended(refused)``
-    is called when the line ends, with True if no server listens there any more.
+    ``connect()`` returns a channel; ``opened(connection)`` is called for each before anything is sent;
+    ``ended(refused)`` is called when it ends, with True if no server listens there any more.
     """
 
     def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable):
@@ -81,7 +81,7 @@ class Line:
         self._snapshots = 0  # on their way
         self._commands = 0  # in the queue
         self.open = True
-        threads.start("d2lps line between servers", self._run)
+        threads.start("d2lps connection between servers", self._run)
 
     def put(self, message: NamedTuple) -> None:
         """Send a message at the next :meth:`pump`, unless it is on its way already."""
@@ -200,7 +200,7 @@ class Line:
             self._say(said, tensors)
 
     def _say(self, said: list, tensors: list[Tensor]) -> None:
-        """Send one frame; or one that announces tensors, and then these in pieces, each of which is a sign of life."""
+        """Send one frame; or one that announces tensors, and then these in pieces, each of which is a heartbeat."""
         flat = [as_bytes(each) for each in tensors if each.numel()]
         large = sum(map(len, flat)) > BYTES
         whole = flat[0] if len(flat) == 1 else torch.cat(flat) if flat and not large else None
@@ -245,7 +245,10 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
                     as_bytes(each).copy_(whole[start : start + size])
                 start += size
         those = iter(tensors)
-        yield from [decode(each, those) for each in said]
+        messages = [decode(each, those) for each in said]
+        if not {*map(type, messages)} <= {*MESSAGES}:
+            raise ValueError("it is of no kind of message")
+        yield from messages
     except Broken:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, StopIteration) as error:
@@ -254,7 +257,7 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
 
 def begins_snapshot(frame: Frame) -> bool:
     """Return True if a piece of a snapshot is in a frame: a learner need not ask again while that comes."""
-    return any(said[:1] == [Piece.__name__] for said in frame.metadata.get("said", ()) if isinstance(said, list))
+    return any(isinstance(said, dict) and Piece.__name__ in said for said in frame.metadata.get("said", ()))
 
 
 class Snapshots:

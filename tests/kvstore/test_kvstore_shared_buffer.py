@@ -12,7 +12,7 @@ from helpers.stores import each, refuse_first_push, soon
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
-from d2lps.kvstore.wire.arena import SHARED, Arena, Buffers, RemoteArena
+from d2lps.kvstore.wire.shared_buffer import SHARED, Buffers, RemoteBuffer, SharedBuffer
 
 LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
 
@@ -20,36 +20,36 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this sy
 
 
 def test_freed_shared_memory_is_reused():
-    arena = Arena()
-    first, other = arena.tensor(1000, torch.float32), arena.tensor(1000, torch.float64)
-    where, piece = arena.offset(first), first[5:]
-    assert where != arena.offset(other) and arena.offset(torch.ones(3)) is None
+    shared_buffer = SharedBuffer()
+    first, other = shared_buffer.tensor(1000, torch.float32), shared_buffer.tensor(1000, torch.float64)
+    where, piece = shared_buffer.offset(first), first[5:]
+    assert where != shared_buffer.offset(other) and shared_buffer.offset(torch.ones(3)) is None
     del first
     gc.collect()
-    assert arena.offset(arena.tensor(1000, torch.float32)) != where, "a piece of it is still here"
+    assert shared_buffer.offset(shared_buffer.tensor(1000, torch.float32)) != where, "a piece of it is still here"
     del piece
     gc.collect()
-    assert arena.offset(arena.tensor(1000, torch.float32)) == where
+    assert shared_buffer.offset(shared_buffer.tensor(1000, torch.float32)) == where
 
 
 def test_what_is_in_use_outlives_who_lent_it():
-    arena = Arena()
-    mine = arena.tensor(SHARED, torch.float32)
-    lent = RemoteArena(arena.lent, os.getpid())
-    theirs = lent.tensor(arena.offset(mine), SHARED, torch.float32)
-    arena.close()
+    shared_buffer = SharedBuffer()
+    mine = shared_buffer.tensor(SHARED, torch.float32)
+    lent = RemoteBuffer(shared_buffer.lent, os.getpid())
+    theirs = lent.tensor(shared_buffer.offset(mine), SHARED, torch.float32)
+    shared_buffer.close()
     lent.close()
     mine.fill_(3)
     assert theirs.eq(3).all()
     del mine, theirs
     gc.collect()
-    arena.close()
+    shared_buffer.close()
     lent.close()
-    assert arena.tensor(SHARED, torch.float32) is None and lent.tensor(0, 1, torch.float32) is None
+    assert shared_buffer.tensor(SHARED, torch.float32) is None and lent.tensor(0, 1, torch.float32) is None
 
 
 def test_there_is_no_more_room_than_the_machine_has():
-    assert Arena().tensor(10**15, torch.float32) is None
+    assert SharedBuffer().tensor(10**15, torch.float32) is None
 
 
 WRONG = [{"path": path} for path in ("/etc/passwd", "/proc/1/fd/0", "/proc/self/fd/0", 3, None)]
@@ -59,7 +59,7 @@ WRONG += [{"nbytes": nbytes} for nbytes in (1 << 70, 1 << 62, -1)] + [{"inode": 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_nothing_is_opened_but_memory_of_the_other_end(wrong):
     with pytest.raises(TensorError):
-        RemoteArena(Arena().lent | wrong, os.getpid())
+        RemoteBuffer(SharedBuffer().lent | wrong, os.getpid())
 
 
 def test_memory_that_could_shrink_is_not_borrowed():
@@ -67,13 +67,13 @@ def test_memory_that_could_shrink_is_not_borrowed():
     os.ftruncate(file, 1 << 16)
     said = {"path": f"/proc/{os.getpid()}/fd/{file}", "inode": os.fstat(file).st_ino, "nbytes": 1 << 16}
     with pytest.raises(TensorError, match="could shrink"):
-        RemoteArena(said, os.getpid())
+        RemoteBuffer(said, os.getpid())
     os.close(file)
 
 
 @pytest.mark.parametrize("offset, elements", [(-4096, 1), (7, 1), (1 << 50, 1), (0, 1 << 60)])
 def test_no_byte_is_read_beside_the_lent_memory(offset, elements):
-    assert RemoteArena(Arena().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
+    assert RemoteBuffer(SharedBuffer().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
 
 
 @pytest.fixture
@@ -192,14 +192,14 @@ def test_what_was_shared_is_let_go_of(passed):
 
 
 def test_a_push_goes_into_the_buffer_that_no_server_reads():
-    arena, buffers, value = Arena(), Buffers(), torch.ones(5)
+    shared_buffer, buffers, value = SharedBuffer(), Buffers(), torch.ones(5)
 
     def pushed(push, counted):
         """Where a push lies, and whether it lay there before."""
         buffers.begin(push, counted)
-        tensor, written = buffers.of(0, value, arena)
+        tensor, written = buffers.of(0, value, shared_buffer)
         buffers.write(0, tensor, push * value)
-        return arena.offset(tensor), written
+        return shared_buffer.offset(tensor), written
 
     (first, _), again = pushed(1, 0), pushed(1, 0)
     assert again == (first, True), "a push that is sent again stays where it is"
@@ -210,7 +210,7 @@ def test_a_push_goes_into_the_buffer_that_no_server_reads():
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):
-    monkeypatch.setattr(Arena, "offset", lambda self, tensor: 1 << 50)
+    monkeypatch.setattr(SharedBuffer, "offset", lambda self, tensor: 1 << 50)
     with cluster("dist_sync", 1, 1) as stores:
         stores[0].init("w", torch.zeros(LARGE))
         with pytest.raises(Refused, match="lends no memory"):
