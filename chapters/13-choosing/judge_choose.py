@@ -121,4 +121,5 @@ CASES = (
     GpuCase("gpt-76.1b", 60, 60, 16, 512),
     GpuCase("small", 24, 32, 8, 128),
     GpuCase("small", 24, 32, 4, 1024),
+    GpuCase("small", 7, 1.27, 8, 42),  # three replicas of two stages would fit, but one GPU is left over
 )
