@@ -132,6 +132,7 @@ RULES = {
         "also at the end": "closing",
         "all GPUs of a host one after the other": "torn",
         "no two rings leave or enter a host by one GPU": "same-card",
+        "one GPU per host": (" if len(host) > 1 else [0]", ""),
         "one host": ("return order", "return order if len(hosts) > 1 else order[:1]"),
     },
 }
