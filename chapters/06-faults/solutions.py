@@ -124,6 +124,7 @@ RULES = {
         "your own stop is no silence": "own-pause",
         "also before the first question": ("dict.fromkeys(nodes, now), now, set()", 'dict.fromkeys(nodes, now), float("inf"), set()'),
         "more than every seconds are a stop": ("if now - asked > every", "if now - asked > 2 * every"),
+        "every seconds are none": ("if now - asked > every", "if now - asked >= every"),
         "who was suspected before stays so": ("last.update(dict.fromkeys(nodes, now))", "last.update(dict.fromkeys(nodes, now))\n            suspected.clear()"),
     },
     "interval": {
