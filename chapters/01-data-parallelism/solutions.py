@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each makes.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 from fractions import Fraction
@@ -150,5 +151,45 @@ WRONG = {
         "share-sum": [lambda gpus, servers: served(gpus, servers, {
             name: int(100 * rate / sum(servers.values())) for name, rate in servers.items()})],
         "not-general": [lambda gpus, servers: served(gpus, servers, {"cpu0": "2/3", "cpu1": "1/3"})],
+    },
+}
+
+
+RULES = {
+    "own-gpu": {
+        "each GPU adds up one key": "all-on-one",
+        "of the same size": "uneven",
+        "exact fractions": "inexact",
+        "two steps": "ring",
+        "everyone gets the whole sum": "not-sent-back",
+        "each gradient counts once": "counted-twice",
+        "only what is added up elsewhere is sent": "whole-gradient",
+        "any number of GPUs": "not-general",
+        "by their names": lambda gpus: own_gpu([f"gpu{i}" for i, _ in enumerate(gpus)]),
+    },
+    "overlap": {
+        "in chunks": "chunks-ignored",
+        "as many as chunks says": "other-chunks",
+        "equal ones": "unequal-chunks",
+        "on the CPU": "between-workers",
+        "by its name": "not-general",
+        "by the names of the GPUs": lambda gpus, cpu, chunks: overlap([f"gpu{i}" for i, _ in enumerate(gpus)], cpu, chunks),
+        "both directions at once": "not-overlapped",
+        "while one chunk is collected, the one before is sent back": "waits-too-long",
+        "the sum": "too-early",
+        "only the GPUs have a gradient and want the sum": "task-changed",
+        "the last step sends back": lambda gpus, cpu, chunks: Plan(
+            [*gpus, cpu], overlap(gpus, cpu, chunks).share, overlap(gpus, cpu, chunks).steps[:-1], holds=gpus, wants=gpus),
+    },
+    "split": {
+        "the shares that make the time shortest": "equal-split",
+        "in proportion to the bandwidths": "wrong-split",
+        "exact": "inexact",
+        "they add up to 1": "share-sum",
+        "two steps": "one-after-another",
+        "not more": "overlapped",
+        "several processors": "all-on-one",
+        "any of them": "not-general",
+        "by the names of the GPUs": lambda gpus, servers: split([f"gpu{i}" for i, _ in enumerate(gpus)], servers),
     },
 }

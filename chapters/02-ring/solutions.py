@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each makes.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
@@ -281,5 +282,61 @@ WRONG = {
         "not-commutative": [reduction(lambda own, arrived: own + torch.exp(arrived))],
         "other-reduction": [reduction(torch.maximum)],
         "differs": [reduction(in_its_place)],
+    },
+}
+
+
+RULES = {
+    "both-ways": {
+        "half of the gradient goes either way": "one-way",
+        "the halves are equal": "uneven",
+        "in parts": "whole-tensors",
+        "at most 2(n − 1) steps": "one-after-another",
+        "only neighbors are joined": "no-link",
+        "everyone gets the sum": "not-sent-back",
+        "the sum is complete": "lost-sum",
+        "1 to 8 GPUs": "not-general",
+        "by their names": lambda gpus: both_ways([f"gpu{i}" for i, _ in enumerate(gpus)]),
+    },
+    "few-steps": {
+        "at most 2⌈log₂ n⌉ steps": "one-by-one",
+        "on the way back, too": "slow-way-back",
+        "and on the way up": "too-many-steps",
+        "one receives and one sends at a time": "at-once",
+        "everyone gets the sum": "not-sent-back",
+        "any number": "not-general",
+        "by their names": lambda gpus: few_steps([f"gpu{i}" for i, _ in enumerate(gpus)]),
+    },
+    "labels": {
+        "the names of GPUs": "wrong-type",
+        "of this table": "labels-as-ids",
+        "each once": "differs",
+        "all of them": lambda table: labels(table)[:-1] or labels(table),
+        "columns after those of GPUs do not matter": lambda table: [*labels(table), "mlx5_0"],
+        "NVLink at every hop": "no-nvlink",
+        "also from the last to the first": "not-general",
+        "NV2 if there is such an order": "narrow",
+    },
+    "unequal-links": {
+        "the slow link is not used": "over-the-slow-link",
+        "wherever it is": lambda gpus, bandwidths, chunks: unequal_links(gpus, bandwidths | {gpus[-1]: 0}, chunks),
+        "in chunks": "chunks-ignored",
+        "equal ones": "unequal-chunks",
+        "both directions in one step": "not-overlapped",
+        "c + 2n − 3 steps": "waits-too-long",
+        "everyone gets the sum": "not-sent-back",
+        "nothing is sent again": "differs",
+        "by their names": lambda gpus, bandwidths, chunks: unequal_links(
+            [f"gpu{i}" for i, _ in enumerate(gpus)], {f"gpu{i}": bandwidths[gpu] for i, gpu in enumerate(gpus)}, chunks),
+    },
+    "beyond-sums": {
+        "log(eˣ + eʸ)": "other-reduction",
+        "in any order": "not-commutative",
+        "in any grouping": "not-associative",
+        "where eˣ overflows": "out-of-range",
+        "for −∞": "minus-infinity",
+        "identity changes nothing": "wrong-identity",
+        "combine returns a new tensor": "differs",
+        "of 32 bits": reduction(lambda own, arrived: torch.logaddexp(own, arrived).double()),
     },
 }

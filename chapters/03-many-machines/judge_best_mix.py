@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import lcm
 
 from d2lps import Plan, Trace, cost, machines, ring, sharded, together
-from d2lps.notebook.grading import PlanCase, call, failure, sealed, size_text, time_text, unlike, withheld
+from d2lps.notebook.grading import PlanCase, call, failure, number, sealed, size_text, time_text, unlike, withheld
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")
@@ -127,7 +127,7 @@ def _shares(case: PlanCase, answer: Callable) -> dict[str, Fraction]:
 
 def _exact(case: PlanCase, node: str, share: object) -> Fraction:
     try:
-        exact = Fraction(share)
+        exact = Fraction(share if isinstance(share, str) else number(share))
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         raise failure("wrong-type", "share-no-number", case, node=node, share=repr(share)) from None
     if exact < 0:

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each makes.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
@@ -234,5 +235,50 @@ WRONG = {
         "inexact": [numbers],
         "differs": [mixed(lambda m, cards: Fraction(2, 5))],
         "not-general": [mixed(lambda m, cards: Fraction(9, 19))],
+    },
+}
+
+
+RULES = {
+    "servers": {
+        "from which on a further one is useless": "both-directions",
+        "with one fewer a round takes longer": "rounding",
+        "for these bandwidths": "bandwidths-ignored",
+        "a server may be faster than a machine": "ratio-turned",
+        "any m": "not-general",
+        "at least one": "differs",
+    },
+    "seven-steps": {
+        "from the first start": "until-the-end",
+        "to the last end": "differs",
+        "of all events": "sums",
+        "by machine, not by number of the step": "step-by-number",
+        "0 without events": lambda trace: {step: value or 1.0 for step, value in seven_steps(trace).items()},
+        "the sum before the copy": "directions",
+        "the name of a node begins with its machine": "prefix",
+        "a server may be on a machine": "hosts-mixed",
+        "many chunks": "not-general",
+        "each of the steps 3 to 7": lambda trace: {step: value for step, value in seven_steps(trace).items() if value},
+    },
+    "hierarchy": {
+        "among these GPUs alone": "not-general",
+        "little goes over a network card": "flat",
+        "over every one": "one-machine",
+        "a leader needs longer": "one-leader",
+        "all cards at once": "one-after-another",
+        "everyone gets the sum": "not-sent-back",
+    },
+    "best-mix": {
+        "exact shares": "inexact",
+        "none below 0": "negative",
+        "they add up to 1": lambda machines, bandwidth, servers: dict.fromkeys(machines, Fraction(1, len(machines) + 1)),
+        "by their names": lambda machines, bandwidth, servers: best_mix([f"host{i}/cpu" for i, _ in enumerate(machines)], bandwidth, servers),
+        "servers help": "servers-idle",
+        "machines, too": "machines-idle",
+        "a machine sends its own part nowhere": "own-part",
+        "both directions at once": "one-direction",
+        "servers may be of any speed": "server-bandwidths",
+        "and unlike the machines": "all-alike",
+        "any m": "not-general",
     },
 }

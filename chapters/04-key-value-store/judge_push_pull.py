@@ -26,10 +26,11 @@ UNEVEN = 1.5  # times its even part that a server may take in
 
 @dataclass(frozen=True)
 class ServedCase:
-    """n workers and k servers. ``label``: what the learner reads, the same in every language."""
+    """n workers and k servers, and how their names begin."""
 
     n: int
     k: int
+    named: tuple[str, str] = ("worker", "server")
 
     @property
     def label(self) -> str:
@@ -37,11 +38,11 @@ class ServedCase:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        return tuple(f"worker{i}" for i in range(self.n))
+        return tuple(f"{self.named[0]}{i}" for i in range(self.n))
 
     @property
     def servers(self) -> tuple[str, ...]:
-        return tuple(f"server{i}" for i in range(self.k))
+        return tuple(f"{self.named[1]}{i}" for i in range(self.k))
 
 
 # The node that continues, of those that could: the first, the last, or a random one.
@@ -179,7 +180,7 @@ class _Run:
                 return failure("differs", "worker-counted", case, worker=j, times=times, **where)
         missing = [j for j, times in enumerate(counts) if not times]
         mistake = "differs" if set(missing) <= self.begun.get((round_, key), set()) else "too-early"
-        return failure(mistake, "workers-missing", case, workers=_list(missing), **where)
+        return failure(mistake, "workers-missing", case, workers=" ".join(case.workers[j] for j in missing), **where)
 
     # ---- who waits for what
 
@@ -269,10 +270,6 @@ def traffic(messages: Sequence[Message]) -> dict[str, str]:
         "got": size_text(sum(got)),
         "messages": str(len(sent) + len(got)),
     }
-
-
-def _list(workers: Sequence[int]) -> str:
-    return " ".join(f"worker{i}" for i in workers)
 
 
 def _slot(round_: int, key: int) -> int:

@@ -97,12 +97,14 @@ def _require_rows(case: RowsCase, servers: Servers, result: object) -> None:
     if not isinstance(result, torch.Tensor) or result.dim() != 2 or result.shape[1] != case.width:
         got = f"{tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
         raise failure("wrong-type", "not-rows-back", case, got=got, shape=shape)
-    got = result.detach().cpu()[:, 0].tolist()
+    got = list(map(_row, result.detach().cpu().tolist()))
     if result.shape == shape and torch.equal(result.detach().cpu().double(), table(case)[wanted].double()):
         return
-    mistake = "order-lost" if sorted(got) == sorted(case.rows) else "differs"
-    got, right = _short([f"{row:.9g}" for row in got]), _short(list(case.rows))
-    raise _counted(case, servers, mistake, "rows-wrong", got=got, right=right)
+    right = list(map(str, case.rows))
+    mistake = "order-lost" if sorted(got) == sorted(right) else "differs"
+    same = next((at for at, (one, other) in enumerate(zip(got, right, strict=False)) if one != other), len(right))
+    shown = [["…"] * (same > 8) + each[max(0, same - 8) :] for each in (got, right)]  # up to the first that differs
+    raise _counted(case, servers, mistake, "rows-wrong", got=_short(shown[0]), right=_short(shown[1]))
 
 
 def _require_few_bytes(case: RowsCase, servers: Servers) -> None:
@@ -141,6 +143,11 @@ def _traffic(case: RowsCase, servers: Servers) -> dict[str, str]:
         "moved": case.size_of(rows),
         "whole": case.size_of(range(case.cuts[-1])),
     }
+
+
+def _row(row: list[float]) -> str:
+    """Return the number of which a row is full, or the least and the greatest."""
+    return "…".join(f"{each:.17g}" for each in sorted({min(row), max(row)}))
 
 
 def _short(rows: list) -> str:

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each makes.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import random
@@ -336,5 +337,62 @@ WRONG = {
         "order-lost": [lambda rows, cuts, ask: sparse_pull(sorted(rows), cuts, ask)],
         "differs": [lambda rows, cuts, ask: sparse_pull(sorted(set(rows)), cuts, ask)],
         "not-general": [collected()],
+    },
+}
+
+
+def by_made_up_names(workers, servers, send, recv):
+    """Sends to the servers by names of its own."""
+    push, pull, serve = push_pull(workers, [f"server{i}" for i, _ in enumerate(servers)], send, recv)
+    return push, pull, serve
+
+
+RULES = {
+    "push-pull": {
+        "three functions": "wrong-type",
+        "to the servers by their names": by_made_up_names,
+        "the sum of all workers": "too-early",
+        "of this round": "old-round",
+        "of all values": "differs",
+        "a pull is answered": "no-answer",
+        "no key waits for another": "push-waits",
+        "the next push may come before a slow worker's pull": "overtaken",
+        "a worker sends and receives S": "too-many-bytes",
+        "tensors are not changed": ('("push", key, value))', '("push", key, value.clone()))\n        value.zero_()'),
+        "keys are spread evenly": "one-server",
+    },
+    "placement": {
+        "each key": lambda keys, servers: placement(keys[:-1], servers),
+        "on one of the servers": lambda keys, servers: placement(keys, [f"server{i}" for i, _ in enumerate(servers)]),
+        "the same in every process": "python-hash",
+        "every time": "differs",
+        "whatever other keys there are": "depends-on-others",
+        "in whatever order the servers are listed": "by-position",
+        "at most 1.4 times the mean, at least 0.6 times": "uneven",
+        "about 1/(k + 1) of the keys move": "modulo",
+        "all to the new server": "moves-between",
+        "any number of servers": "not-general",
+    },
+    "count-workers": {
+        "workers are counted": "counts-messages",
+        "only the last message gets the sum": ("len(values) < n:\n            return None", "len(values) < n:\n            return value"),
+        "a message comes twice": "counted-twice",
+        "even late": "repeat-opens",
+        "the next round may begin early": "overwritten",
+        "and counts": "differs",
+        "the same bits in whatever order": "arrival-order",
+        "tensors stay as they are": tables(add=into_the_first),
+        "what is kept does not grow": "keeps-all",
+    },
+    "sparse-pull": {
+        "in the order of rows": "order-lost",
+        "a row may be listed twice": "differs",
+        "every row travels once": "twice",
+        "only the rows that are wanted": "everything",
+        "one message per server": "row-by-row",
+        "a server counts from 0": "wrong-offset",
+        "the rows from cuts[i] to cuts[i + 1]": "wrong-cut",
+        "servers without these rows are not asked": "every-server",
+        "no rows: a tensor without rows": "not-general",
     },
 }

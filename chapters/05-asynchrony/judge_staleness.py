@@ -186,10 +186,12 @@ def judge(case: StalenessCase, answer: Callable) -> None:
 
         def ask(worker: int, key: int, number: int, may_read: Callable = functions["may_read"]) -> bool:
             result = call(case, may_read, worker, key, number, none=True)
-            if type(result).__name__ not in ("bool", "bool_"):
+            with contextlib.suppress(Exception):  # NumPy's, or a tensor's
+                result = result.item()
+            if not isinstance(result, bool):
                 stub = result is None and not past and _untouched(may_read)
                 raise failure("todo" if stub else "wrong-type", "not-yes-or-no", case, got=repr(result)[:60])
-            return bool(result)
+            return result
 
         def tell(kind: str, *given: object, functions: dict = functions) -> None:
             call(case, functions[kind], *given, none=True)

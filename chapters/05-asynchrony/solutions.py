@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each makes.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
@@ -287,5 +288,57 @@ WRONG = {
         "pulls-first": [pulls_first],
         "own-weights": [rounds_of(after=lambda mean, own, share: own)],
         "differs": [rounds_of(steps=lambda h: h - 1)],
+    },
+}
+
+
+RULES = {
+    "buckets": {
+        "each gradient": "differs",
+        "in order": "out-of-order",
+        "the last bucket arrives as soon as possible": "late",
+        "a bucket takes alpha": ("start + alpha + sum", "start + sum"),
+        "plus its bytes divided by bandwidth": ("sum(sizes[i:j]) / bandwidth", "sum(sizes[i:j]) / 1e9"),
+        "it begins when its last gradient is ready": ("ready[j - 1]", "ready[i]"),
+        "and the one before has arrived": ("max(end, ready[j - 1])", "ready[j - 1]"),
+        "up to 40 gradients": "endless",
+    },
+    "staleness": {
+        "it may read only if": "never-waits",
+        "all its own pushes have arrived": "own-missing",
+        "and number − s from everybody": "off-by-one",
+        "not on average": "differs",
+        "not s behind the fastest": "vs-fastest",
+        "who is still there": "waits-for-who-left",
+        "of this key": "one-clock-for-all-keys",
+        "a push may come once more": "counts-messages",
+        "even much later": clocked(came=lambda old, number: number),
+        "may_read does not wait": "endless",
+        "s may be infinite": "not-general",
+    },
+    "backup": {
+        "the n-th different worker": "worker-twice",
+        "closes the round": "waits-for-all",
+        "with the mean": "not-divided",
+        "of n gradients": "divides-by-all",
+        "every other one gets None": ("len(gradients) < n:\n            return None", "len(gradients) < n:\n            return gradient"),
+        "what comes later is dropped": "late",
+        "the next round may begin early": "loses-early-next",
+        "any round": "not-general",
+        "tensors stay as they are": "differs",
+        "and what was returned": (("rounds, closed = {}, 0", "rounds, closed, kept = {}, 0, []"), (
+            "return sum(gradients.values()) / n", "kept.append(sum(gradients.values()) / n)\n        return kept[0].copy_(kept.pop() if kept[1:] else kept[0])")),
+    },
+    "local-sgd": {
+        "h steps": "differs",
+        "one after the other": "same-start",
+        "each of them": "every-step",
+        "from the weights that are given": ("for _ in range(h)", "weights = 0 * weights\n    for _ in range(h)"),
+        "then the average": "pulls-first",
+        "of the weights": "pushes-change",
+        "by the shares": "share-missing",
+        "each share once": "share-again",
+        "the average is returned": "own-weights",
+        "push may be called once": ("push(share * weights)", "push(share * weights / 2)\n    push(share * weights / 2)"),
     },
 }

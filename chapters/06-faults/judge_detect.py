@@ -165,6 +165,9 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
         ),
         _stopped(case, beats([first], end=START + silence)),
     ]
+    if not case.every % 0.5:  # no more than `every` passes between two questions: here no number is rounded
+        asked = asks(START, end, case.every)
+        alone.append(schedule([*beats([first], end=middle), *beats(others), *asked], "differs", "own-pause"))
     return (*alone, *(drawn(case, seed) for seed in range(SEEDS)))
 
 

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
@@ -103,5 +104,56 @@ WRONG = {
         "differs": [edited(atomic_save, ("def load(name):", 'def load(name):\n        if name + ".new" in fs.names():'
                                          '\n            return fs.read(name + ".new")'))],
         "wrong-type": [lambda fs: atomic_save(fs)[0]],
+    },
+}
+
+
+RULES = {
+    "detect": {
+        "three functions": "wrong-type",
+        "silence begins with detect": "before-first",
+        "the longest silence of a living node": "too-short",
+        "by your own clock, not by sent": "wall-clocks",
+        "suspected after twice the longest silence": "too-long",
+        "each node by itself": "one-timer",
+        "suspected at once when its connection has ended": "differs",
+        "no longer when it is heard": "never-forgives",
+        "questions come at irregular times": (
+            ("limit = (lost + 1) * every + delay", "limit, ticks = (lost + 1) * every + delay, [now]"), ("last[node] = now", "last[node] = ticks[0]"),
+            ("asked = now\n", "asked = now\n        ticks[0] += every\n"), ("if now - last[node]", "if ticks[0] - last[node]")),
+        "your own stop is no silence": "own-pause",
+        "also before the first question": ("dict.fromkeys(nodes, now), now, set()", 'dict.fromkeys(nodes, now), float("inf"), set()'),
+        "more than every seconds are a stop": ("if now - asked > every", "if now - asked > 2 * every"),
+        "every seconds are none": ("if now - asked > every", "if now - asked >= every"),
+        "who was suspected before stays so": ("last.update(dict.fromkeys(nodes, now))", "last.update(dict.fromkeys(nodes, now))\n            suspected.clear()"),
+    },
+    "interval": {
+        "seconds": "other-unit",
+        "n devices fail": "one-device",
+        "a save takes delta": "without-two",
+        "the restart is the same for every interval": "adds-restart",
+        "from the end of a save to the next": ("return low", "return delta + low"),
+        "at most 2% more than the best": "too-seldom",
+        "nor too often": "too-often",
+        "a save may take long": "young-too-far",
+        "a number": "wrong-type",
+        "of work": "differs",
+    },
+    "atomic-save": {
+        "save and load": "wrong-type",
+        "nothing was saved: None": ("else None", 'else b""'),
+        "a write may be cut": "in-place",
+        "what is not synced may be lost": "no-sync",
+        "names, too": "no-sync-folder",
+        "the last data, or those being saved": "deletes-old-first",
+        "not what is not yet saved": "differs",
+        "also for another process that loads": "load-writes",
+        "each time": (("    def save(name, data):", "    had = {}\n\n    def save(name, data):\n        had[name] = data"),
+                      ('return fs.read(name + ".data")', 'return had[name] if name in had else had.setdefault(name, fs.read(name + ".data"))')),
+        "different names at the same time": "same-name",
+        "whatever the names": (('fs.write(name + ".new"', 'fs.write("new" + name[-1]'), ('fs.sync(name + ".new"', 'fs.sync("new" + name[-1]'),
+                               ('fs.rename(name + ".new"', 'fs.rename("new" + name[-1]')),
+        "any bytes, even none": ('return fs.read(name + ".data")', 'return (fs.read(name + ".data") or None)'),
+        "crashes leave no more and more files": "leaves-rubbish",
     },
 }

@@ -4,16 +4,16 @@ Every push is another power of 4, so a total tells which pushes are in it, and h
 anew, with the disk as it was. Schedules are played from small to large; where one fails, and how, names the mistake.
 """
 
-from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, product
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Ended, Failure, call, failure, shared_names, size_kept, size_text
+from d2lps.notebook.grading import Ended, Failure, call, failure, plain, shared_names, size_kept, size_text
 
 ROUNDS = 3
 LATE = 14  # deliveries by which a late message is late: more than a round takes
@@ -59,6 +59,8 @@ def decode(total: object, n: int) -> dict[tuple[int, int], int] | None:
     >>> decode(0.5, 2) is None
     True
     """
+    with suppress(TypeError):
+        total = plain(total)
     if type(total) not in (int, float) or not 0 <= total < 4 ** (ROUNDS * n) or total != int(total):
         return None
     return _digits(int(total), n)
@@ -79,14 +81,14 @@ class Disk:
     def put(self, name: Hashable, value: object) -> None:
         """Store a value under a name, all of it or, in a crash, nothing."""
         self._world.note("put", name)
-        self.kept[name] = literal_eval(repr(value))
+        self.kept[name] = plain(value)
         self._world.did()
 
     put.one_way = True  # as sending is: what a server does after a crash is in vain
 
     def get(self, name: Hashable, otherwise: object = None) -> object:
         """Return the value under a name."""
-        return literal_eval(repr(self.kept[name])) if name in self.kept else otherwise
+        return plain(self.kept[name]) if name in self.kept else otherwise
 
 
 class Once:

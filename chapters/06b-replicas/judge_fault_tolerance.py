@@ -4,7 +4,6 @@ What a worker is told must be the very bits that one server would have computed.
 they were sent. A server fails after each of its messages in turn; where and how a run goes wrong names the mistake.
 """
 
-from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, shared_names, unlike
+from d2lps.notebook.grading import Failure, call, failure, plain, shared_names, unlike
 
 AUTHORITY = "authority"
 ROUNDS, RATE, MOMENTUM = 4, 0.1, 0.9
@@ -137,7 +136,7 @@ class World:
                 self.failed = _wrong(self, me, to, message)
                 if self.failed is None:
                     self.sent[me] += 1
-                    self._post(me, to, literal_eval(repr(message)))
+                    self._post(me, to, plain(message))
                     if (me, self.sent[me]) == (self.schedule.server, self.schedule.after):
                         self._fail()
 
@@ -273,8 +272,8 @@ def _wrong(world: World, src: str, dst: Hashable, message: object) -> Failure | 
     if dst == src or dst not in (*case.workers, *case.servers):
         return failure("differs", "pair-receiver", case, server=src, to=repr(dst)[:40])
     try:
-        literal_eval(repr(message))
-    except (ValueError, SyntaxError):
+        message = plain(message)
+    except TypeError:
         return failure("wrong-type", "pair-not-plain", case, server=src, type=type(message).__name__)
     if dst in case.servers:
         return None

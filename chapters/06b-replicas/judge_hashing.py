@@ -129,8 +129,7 @@ def _require_few_moves(case: HashingCase, what: str, server: str, place: Placed,
         new, gone = set(after) - set(before), set(before) - set(after)
         moved += len(new)
         one = new if what == "joins" else gone  # who has to be the server itself
-        stay = [[each for each in servers if each not in new | gone] for servers in (before, after)]
-        if one - {server} or len(new) > 1 or stay[0] != stay[1]:
+        if one - {server} or len(new) > 1:
             between.append(key)
     values = {"server": server, "moved": moved, "copies": len(place) * (case.replicas + 1)}
     if between:
@@ -142,6 +141,11 @@ def _require_few_moves(case: HashingCase, what: str, server: str, place: Placed,
             _require_heirs(case, place, dict(case.hosts))
         values |= {"key": key, "old": ", ".join(place[key]), "new": ", ".join(then[key]), "between": len(between)}
         raise failure(mistake, f"copies-{what}", case, **values)
+    for key, before in place.items():
+        stay = [[each for each in one if each in other] for one, other in ((before, then[key]), (then[key], before))]
+        if stay[0] != stay[1]:
+            shown = {"server": server, "old": ", ".join(before), "new": ", ".join(then[key])}
+            raise failure("differs", "copies-reordered", case, key=key, **shown)
     return moved
 
 

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import bisect
@@ -131,5 +132,52 @@ WRONG = {
             hashing, ("copies = {}", "copies, names = {}, sorted(hosts)"), ("ring[at % len(ring)][1]", "names[at % len(names)]"),
             ("bisect.bisect(places, number(key)), []", "names.index(ring[bisect.bisect(places, number(key)) % len(ring)][1]), []"))],
         "differs": [lambda keys, hosts, replicas: hashing(keys, hosts, 0)],
+    },
+}
+
+
+RULES = {
+    "count-once": {
+        "total is that of the key": (("disk.get(key", 'disk.get("total"'), ("disk.put(key", 'disk.put("total"')),
+        "with this push in it": ("total)\n\n    return", "total - gradient)\n\n    return"),
+        "a push counts once": "counts-repeats",
+        "of each worker": "differs",
+        "of each key, whatever the names": (
+            ("counts, total = disk.get(key, ({}, 0))", 'counts, totals = disk.get("all", ({}, {}))\n        total = totals.get(key, 0)'),
+            ("counts.get(worker, 0)", 'counts.get(f"{worker}{key}", 0)'), ("counts[worker]", 'counts[f"{worker}{key}"]'),
+            ("disk.put(key, (counts, total))", 'disk.put("all", (counts, totals | {key: total}))')),
+        "repeated with another id": "by-message",
+        "even much later": ("number > counts", "number != counts"),
+        "only the disk survives a crash": "memory-only",
+        "what was answered is never lost": "answers-first",
+        "a put is all or nothing": "stored-apart",
+        "every repeat is answered": "answers-once",
+        "the disk does not grow": "keeps-all",
+        "nor does the memory": (("    def on", "    had = []\n\n    def on"), ("number > ", "had.append(id) or number > ")),
+    },
+    "fault-tolerance": {
+        "view 2 has one member": "waits-for-the-dead",
+        "the old server is no member": "zombie",
+        "a message belongs to its view": "old-view-taken",
+        "a repeated push is answered": "nobody-answers",
+        "a copy at the backup before any answer": "acked-too-early",
+        "of what has counted": "forgets-who-counted",
+        "of the momentum": "optimizer-lost",
+        "messages are plain": ("key, done[key]))", "key, done[key], print))"),
+        "all bits of the weights": ("sum(gradients[i] for i in workers)", "sum(gradients.values())"),
+        "the right weights": "differs",
+    },
+    "hashing": {
+        "replicas + 1 servers": "differs",
+        "different ones": "same-server",
+        "on different hosts": "same-host",
+        "the same in every process": "python-hash",
+        "whatever other keys there are": ("number(key)", "number(str(keys.index(key)))"),
+        "in whatever order the servers stand": "by-position",
+        "nothing else moves": "modulo",
+        "who stays keeps its order": ("= found", "= found[len(hosts) % len(found) :] + found[: len(hosts) % len(found)]"),
+        "between 0.6 and 1.4 times the mean": "uneven",
+        "of the primaries, too": ("= found", "= sorted(found)"),
+        "at most 55% have the same second copy": "one-heir",
     },
 }

@@ -1,6 +1,7 @@
 """Right answers to the exercises of this chapter, and typical wrong ones.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
@@ -46,5 +47,31 @@ WRONG = {
         "cheapest": [edited(break_even, ("(n * price + worth)", "n * price"))],
         "out-of-range": [edited(break_even, ("most + 1", "most + 2"))],
         "differs": [edited(break_even, ("return min(", "return 1 + min("))],
+    },
+}
+
+
+RULES = {
+    "critical-batch": {
+        "the formula of the chapter": "straight-line",
+        "its fewest steps are those of no run": "largest-is-fewest",
+        "time does not fall for ever": "proportional",
+        "any batch, not only those of the runs": "measured-only",
+        "also a larger one": "gives-up",
+        "the smallest whole batch": "rounded",
+        "at most steps steps": ("math.ceil(", "math.floor("),
+        "math.inf if none is large enough": "no-limit",
+    },
+    "break-even": {
+        "1 to most": "out-of-range",
+        "most, too": ("most + 1", "max(most, 2)"),
+        "the least total": "stops-early",
+        "more machines do not always take fewer hours": ("key=total", "key=lambda n: (n * price + worth) * hours(1) / n"),
+        "each machine costs price": "rent-of-one",
+        "an hour is worth something": "cheapest",
+        "rent counts": "fastest",
+        "failures make the job longer": "failures",
+        "M is that of the job": ("life / n", "life"),
+        "√(2δ/M)": ("2 * save", "save"),
     },
 }

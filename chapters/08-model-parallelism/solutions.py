@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 from itertools import combinations
@@ -100,5 +101,53 @@ WRONG = {
         "no-send": [edited(hybrid, ('            Send(first, second, x1, "move"),\n', ""))],
         "one-replica": [edited(hybrid, ("enumerate(zip(devices[::2], devices[1::2]))", "[(0, devices[:2])]"))],
         "differs": [edited(hybrid, ("return acts", "return acts + [Send(devices[0], 'gpu77', 'g:op1')]"))],
+    },
+}
+
+
+RULES = {
+    "tensor-mlp": {
+        "y has the bias": "differs",
+        "once": "bias-often",
+        "only the own hidden units": "whole-work",
+        "columns of A": "by-rows",
+        "as tensor_split gives them": ("A.tensor_split(ranks, 1)[rank], B.tensor_split(ranks, 0)[rank]", "A[:, rank::ranks], B[rank::ranks]"),
+        "parts of different sizes": ("A.tensor_split(ranks, 1)[rank], B.tensor_split(ranks, 0)[rank]",
+                                     "A.split(A.shape[1] // ranks, 1)[rank], B.split(A.shape[1] // ranks, 0)[rank]"),
+        "the gradient of relu": ("(z > 0)", "(z >= 0)"),
+        "the gradient of x": ("all_reduce(dz @ A.T)", "all_reduce(2 * dz @ A.T)"),
+        "the gradient of A": ("x.T @ dz", "2 * x.T @ dz"),
+        "the gradient of B": ("u.T @ dy", "z.T @ dy"),
+        "the gradient of b": ("dy.sum(0)", "dy.mean(0)"),
+        "all_reduce is a sum": "mean",
+        "it is called twice": "no-sum",
+        "in the shape of y": ("all_reduce(u @ B)", "all_reduce((u @ B).flatten()).view(len(x), -1)"),
+        "no gradients of weights are sent": "sends-more",
+        "no hidden units": ("u = z.relu()", "u = all_reduce(z).relu()"),
+    },
+    "place": {
+        "all operators": ("key=lambda name: -parts[name][1])", "key=lambda name: -parts[name][1])[1:]"),
+        "by the names of the devices": ("list(homes)}", '[f"gpu{1 + devices.index(home)}" for home in homes]}'),
+        "memory bytes fit": "too-full",
+        "to the last byte": (("given <= memory", "given < memory"), ("room[device] >= size", "room[device] > size")),
+        "each part needs the whole input": "input-forgotten",
+        "what does not fit is cut": "whole",
+        "only what must be cut is cut": "cut-for-nothing",
+        "as if all devices were empty": lambda operators, devices, memory: place(operators, devices, memory) or dict.fromkeys(operators, devices),
+        "parts are on different devices": ("list(homes)}", "[homes[0]] * count}"),
+        "all parts find room": "gives-up",
+        "None if there is no way": "no-way",
+    },
+    "hybrid": {
+        "any number of replicas": "one-replica",
+        "op1 on device 2r, op2 on 2r + 1": ("zip(devices[::2], devices[1::2])", "zip(devices[1::2], devices[::2])"),
+        "all acts of each replica": "no-send",
+        "with the names of replica": ('f"{name}.{r}"', 'f"{name}-{r}"'),
+        "the sum of g:op1": "no-sum",
+        "the sum of g:op2": ('    acts.append(Collective(ring(devices[1::2]), "g:op2"))\n', ""),
+        "each sum over its own devices": "over-all",
+        "over all of these": "wrong-group",
+        "once": "counted-twice",
+        "no byte more": ("return acts", 'return [Send(devices[0], devices[1], "x0.0", "copy"), *acts]'),
     },
 }

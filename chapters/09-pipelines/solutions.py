@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 from itertools import combinations
@@ -115,5 +116,48 @@ WRONG = {
         "endless": [tries_all],
         "differs": [lambda costs, stages: [[i] for i in range(len(costs))]],
         "wrong-type": [lambda costs, stages: [len(stage) for stage in best_cut(costs, stages)]],
+    },
+}
+
+
+def on_another_device(devices, micro, chunks):
+    """Gives the last stage to the first device."""
+    table, last = interleave(devices, micro, chunks), devices * chunks - 1
+    cells = [cell for cell in table[devices - 1] if cell[2] == last]
+    rest = {device: [cell for cell in row if cell not in cells] for device, row in table.items()}
+    return rest | {0: rest[0] + cells}
+
+
+RULES = {
+    "one-f-one-b": {
+        "the number of each stage": "differs",
+        "all tasks": "missing",
+        "fewer micro-batches than stages": ("min(micro, stages - stage)", "stages - stage"),
+        "no device waits for ever": "waits",
+        "a backward pass after its forward pass": "backward-first",
+        "2(m + p − 1) slots": "short-warm-up",
+        "stage i saves at most p − i": "saves-more",
+        "or m": "all-forwards",
+        "gradients in the order 0, 1, 2, …": ("*backwards[micro - warm_up :]", "*backwards[micro - warm_up :][::-1]"),
+    },
+    "interleave": {
+        "the number of each device": "differs",
+        "all tasks": "missing",
+        "each device has as many stages": on_another_device,
+        "no device waits for ever": "waits",
+        "a backward pass after its forward pass": "backward-first",
+        "the table is as short as possible": "late-chunks",
+        "at most p(v + 1) − 1 saved": "saves-more",
+        "gradients in the order 0, 1, 2, …": ("backwards[k]", "backwards[k ^ (devices > 1 and k >= total - 2)]"),
+    },
+    "best-cut": {
+        "a list of stages": "wrong-type",
+        "each lists its layers": ("list(range(i, j))", "[layer for layer in range(i, j) if costs[layer]]"),
+        "so many stages": "differs",
+        "the slowest stage is as fast as possible": "late",
+        "with the exact costs": ("max(slowest, sum(costs[i:j]))", "max(slowest, round(sum(costs[i:j]), 1))"),
+        "at least one layer each": "empty-stage",
+        "activations never go back": "apart",
+        "up to 200 layers": "endless",
     },
 }

@@ -110,7 +110,8 @@ def _require_blocks(case: GatherCase, rank: int, result: object, has: set[str]) 
     if len(got) != case.n or lacking:
         mistake = "other-blocks" if case.power or case.n > 16 else "powers-of-two"
         raise failure(mistake, "bruck-blocks", case, rank=rank, got=len(got), missing=len(lacking))
-    shown = " ".join(str(right.index(block)) for block in got[:12])
+    first = max(0, next(at for at in range(case.n) if got[at] != right[at]) - 4)
+    shown = " ".join(["…"] * (first > 0) + [str(right.index(block)) for block in got[first : first + 12]])
     mistake = "not-rotated" if got == right[rank:] + right[:rank] else "differs"
     raise failure(mistake, "bruck-turned", case, rank=rank, got=shown)
 

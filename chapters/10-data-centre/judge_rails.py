@@ -84,4 +84,13 @@ def _case(hosts: int, gpus: int, stride: int = 1) -> RailCase:
     )
 
 
-CASES = (_case(2, 2), _case(4, 8), _case(2, 3, 5), _case(6, 4, 7), _case(1, 4), _case(4, 2, 3), _case(8, 8))
+CASES = (
+    _case(2, 2),
+    _case(4, 8),
+    _case(2, 3, 5),
+    _case(6, 4, 7),
+    _case(1, 4),
+    _case(4, 2, 3),
+    _case(4, 1),
+    _case(8, 8),
+)

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 from d2lps.notebook.grading import edited
@@ -89,5 +90,49 @@ WRONG = {
         "torn": [along_the_rails],
         "missing": [lambda hosts, k: [host[k] for host in hosts]],
         "differs": [lambda hosts, k: hosts],
+    },
+}
+RULES = {
+    "busbw": {
+        "bytes per second": "differs",
+        "the factor of all-reduce is 2(n − 1)/n": ("factor = 2 *", "factor ="),
+        "of broadcast and reduce 1": "rooted",
+        "reduce, too": ('("broadcast", "reduce")', '("broadcast",)'),
+        "of all others (n − 1)/n": "no-factor",
+        "scatter and gather, too": ('("broadcast", "reduce")', '("broadcast", "reduce", "scatter", "gather")'),
+        "nbytes is the size before: all_gather makes n times as much": "one-rank",
+        "gather, too": ('in ("all_gather", "gather")', '== "all_gather"'),
+        "all others have nbytes": "every-rank",
+    },
+    "order-the-hosts": {
+        "all hosts": (RACK_BY_RACK, "return [host for hosts in racks.values() for host in hosts][:4]"),
+        "each once": "twice",
+        "by their names": (RACK_BY_RACK, 'return [f"host{[*rack_of].index(host)}" for hosts in racks.values() for host in hosts]'),
+        "few flows leave and enter each rack": "torn",
+        "many racks": (RACK_BY_RACK, "return [host for hosts in [*racks.values()][:2] for host in hosts]"),
+        "of different sizes": (RACK_BY_RACK, "return [host for hosts in racks.values() for host in hosts[: len(rack_of) // len(racks)]]"),
+        "one rack": (RACK_BY_RACK, "return [] if len(racks) == 1 else [host for hosts in racks.values() for host in hosts]"),
+    },
+    "bruck": {
+        "all blocks": "other-blocks",
+        "block 0 first": "not-rotated",
+        "a block does not tell whose it is": ("return [blocks[(i - rank) % n] for i in range(n)]", "return sorted(blocks)"),
+        "ranks are 0 to n − 1": "differs",
+        "source sends to this rank": "waits",
+        "at most ⌈log₂ n⌉ calls": "too-many-steps",
+        "at most n − 1 blocks": "too-many-blocks",
+        "every n": (("min(apart, n - apart)", "apart if n & (n - 1) == 0 or 2 * apart < n else 1"), ("blocks[(i - rank) % n]", "blocks[(i - rank) % len(blocks)]")),
+        "n = 1 sends nothing": ("[mine], 1\n", "[mine], 1\n    if n == 1:\n        swap(0, [mine], 0)\n"),
+    },
+    "rail-ring": {
+        "all GPUs": "missing",
+        "each once": ("return order", "return order + order[:1]"),
+        "by their names": ("host[i] for i", 'f"h{h}g{i}" for i'),
+        "on one rail from host to host": "crosses",
+        "also at the end": "closing",
+        "all GPUs of a host one after the other": "torn",
+        "no two rings leave or enter a host by one GPU": "same-card",
+        "one GPU per host": (" if len(host) > 1 else [0]", ""),
+        "one host": ("return order", "return order if len(hosts) > 1 else order[:1]"),
     },
 }

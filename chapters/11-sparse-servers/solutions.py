@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 from d2lps.notebook.grading import edited
@@ -78,5 +79,42 @@ WRONG = {
         "size": [edited(cache_hit, ("len(kept) == size", "len(kept) > size"))],
         "wrong-type": [lambda ids, size: cache_hit(ids, size) / max(1, len(ids))],
         "differs": [lambda ids, size: 2 * cache_hit(ids, size)],
+    },
+}
+RULES = {
+    "sparse-push": {
+        "server i has the rows from cuts[i]": ("cuts[server] <= row", "cuts[server] < row"),
+        "up to cuts[i + 1]": ("row < cuts[server + 1]", "row < cuts[server + 1] - 1"),
+        "it counts them from 0": "wrong-offset",
+        "one message to each server": "row-by-row",
+        "each row once": "repeated",
+        "the sum of the row's gradients": "wrong-sum",
+        "also if it is 0": "other-rows",
+        "no message to other servers": ("while own", "while True"),
+        "the number of the push": ("send(server, number,", "send(server, 1,"),
+        "TimeoutError: send again": "gives-up",
+        "the same": ("pass", "sums = {row: 2 * value for row, value in sums.items()}"),
+        "with the same number": "other-number",
+    },
+    "balance": {
+        "rows in any order": ("k * popularity[row]", "k * sorted(popularity)[-1 - row]"),
+        "by the names of the servers": lambda popularity, servers: balance(popularity, [f"server{i}" for i, _ in enumerate(servers)]),
+        "servers for each row": "differs",
+        "its servers share the load equally": ("load[server] += popularity[row] / copies", "load[places[row][0]] += popularity[row] / copies"),
+        "at most 1.1 times the mean load": "one-copy",
+        "of every server": "still-hot",
+        "room for a few copies": "everywhere",
+        "the first ones included": ("int(3 * k", "int(12 * k"),
+        "six rows may be equally popular": ("1 + int(", "1 + (row in sorted(range(len(popularity)), key=lambda row: -popularity[row])[:5]) * int("),
+        "a list of servers": ("[:copies]\n", "[:copies] * (1 + (k == 1))\n"),
+    },
+    "cache-hit": {
+        "in this order": ("for row in ids", "for row in sorted(ids)"),
+        "how many are found": "misses",
+        "the cache is empty at first": ("kept, hits = {}, 0", "kept, hits = dict.fromkeys(ids[:1]), 0"),
+        "room for size rows": "size",
+        "it lets go of one": "never-full",
+        "of the least recently used": "fifo",
+        "a row may be 0": (("if row in kept", "if kept.get(row)"), ("= True", "= row")),
     },
 }

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 from d2lps.notebook.grading import edited
@@ -49,5 +50,34 @@ WRONG = {
         "other-count": [edited(fully_sharded, (', ("reduce", k)]', "]"))],
         "too-many-bytes": [edited(fully_sharded, (FREE, '[("free", k)]'), (AGAIN, '[("gather", k)]'))],
         "wrong-type": [lambda layers: "gather"],
+    },
+}
+
+
+RULES = {
+    "state-bytes": {
+        "bytes": "differs",
+        "mixed precision": "all-float32",
+        "Adam, with a copy in 32 bits": "no-copy",
+        "whole parameters": "mean-part",
+        "the fullest rank": ("-(-params // ranks)", "params // ranks"),
+        "one rank": "all-ranks",
+        "weights are shared out in stage 3": "late",
+        "and not before": "early",
+        "gradients in stage 2": ("stage >= 2", "stage >= 3"),
+        "the state in stage 1": ("stage >= 1", "stage >= 2"),
+    },
+    "fully-sharded": {
+        "a list of acts": "wrong-type",
+        "with these words": ('("update", k) for', '("step", k) for'),
+        "for each layer": "other-count",
+        "backward needs whole weights": "no-second-gather",
+        "forward, too": ('("gather", k), ("forward", k)', '("forward", k), ("gather", k)'),
+        "update needs reduced gradients": "order",
+        "at most two layers have whole weights": "gathers-first",
+        "at most two whole gradients": "late-reduce",
+        "in the end none has whole weights": ('("free", k), ("reduce"', '*[("free", k)] * (k > 0), ("reduce"'),
+        "free gives weights back": "never-frees",
+        "no byte more": "too-many-bytes",
     },
 }

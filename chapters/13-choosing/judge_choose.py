@@ -121,4 +121,7 @@ CASES = (
     GpuCase("gpt-76.1b", 60, 60, 16, 512),
     GpuCase("small", 24, 32, 8, 128),
     GpuCase("small", 24, 32, 4, 1024),
+    GpuCase("small", 1, 2.584018944, 8, 4),  # all of the memory
+    GpuCase("small", 12, 16, 1, 1),  # a stage per layer
+    GpuCase("small", 7, 1.27, 8, 42),  # three replicas of two stages would fit, but one GPU is left over
 )

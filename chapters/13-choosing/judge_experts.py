@@ -55,10 +55,11 @@ class TokenCase:
         """Return the gradient of a rank's gates on one device, for outputs that count by these factors."""
         return (self.made(rank) * self.factors(rank)).sum(1) * self.kept(rank)
 
-    def kept(self, rank: int) -> Tensor:
-        """Return which tokens of a rank their experts accept: the first ones of each."""
+    def kept(self, rank: int, last: bool = False) -> Tensor:
+        """Return which tokens of a rank their experts accept: the first ones of each, or the last."""
         choice = self.given[rank][1]
-        place = torch.stack([(choice[:i] == e).sum() for i, e in enumerate(choice)]) if len(choice) else choice
+        others = [choice[i + 1 :] if last else choice[:i] for i in range(len(choice))]
+        place = torch.stack([(some == e).sum() for some, e in zip(others, choice, strict=True)]) if others else choice
         return place < self.capacity
 
 
@@ -140,6 +141,7 @@ def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:
     sorted_first = torch.cat([made[order], zero[len(order) :]])
     wrong = {
         "gate": [torch.where(kept, part, zero) for part in (made, right * gates)],
+        "other-tokens": [torch.where(case.kept(rank, last=True)[:, None], made * gates, zero)],
         "passes-dropped": [torch.where(kept, made * gates, x)],
         "other-order": [sorted_first * gates, torch.cat([(made * gates)[order], zero[len(order) :]])],
     }

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers, each with its mistake.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import torch
@@ -60,5 +61,51 @@ WRONG = {
                                          "    made = torch.cat(returned)\n    y[: len(made)] = made * gate[: len(made), None]"))],
         "other-count": [lambda x, choice, gate, ranks, capacity, exchange, expert: expert(x) * gate[:, None]],
         "differs": [edited(experts, ("gate[row, None]", "gate.mean()"))],
+    },
+}
+
+
+def breaking(rule):
+    """Take the first division that breaks only this rule."""
+    return (f" or {rule}", ""), ("            layout", f"            if {rule}:\n                return t, p, d\n            layout")
+
+
+RULES = {
+    "choose": {
+        "t divides per_node": "does-not-divide",
+        "t divides the heads": breaking("model.heads % t"),
+        "p divides the layers": breaking("model.layers % p"),
+        "p may be the number of layers": ("range(1, model.layers + 1)", "range(1, model.layers)"),
+        "d divides the batch": breaking("batch % d"),
+        "t · p · d is gpus": ("gpus % (t * p) or ", "not d or "),
+        "it needs at most memory": "too-large",
+        "all items of kept count": "activations-forgotten",
+        "all of memory may be used": "gives-up",
+        "to the last byte": ("<= memory", "< memory"),
+        "memory is in bytes": ("<= memory", "<= memory * 1.024**3"),
+        "at most 5% longer than the fastest": ("seconds < shortest", "seconds < shortest / 1.08"),
+        "all parts of step count": (f"{SECONDS}.values()", f'v for name, v in {SECONDS}.items() if name != "pipeline"'),
+        "None if there is none": ("return best", "return best or (per_node, 1, gpus // per_node)"),
+        "v = 1": ("1, 1, batch", "1 + (p > 1 and model.layers % (2 * p) == 0), 1, batch"),
+        "one sequence per micro-batch": ("1, 1, batch // d", "1, 2, batch // d"),
+        "ZeRO-1": ("stage=1", "stage=3"),
+        "selective recomputation": ('"selective"', '"full"'),
+        "step knows per_node": (", per_node=per_node", ""),
+    },
+    "experts": {
+        "a row of y for each token": ("return y", "return y[y.any(1)]"),
+        "the gradient reaches gate": "gate",
+        "the gate of each token": "differs",
+        "expert j is on rank j": ("choice == e", "choice == ranks - 1 - e"),
+        "exchange is called exactly twice": "other-count",
+        "also by a rank without tokens": ("    arrived", "    if not len(x):\n        return x\n    arrived"),
+        "expert is the own one": ("exchange([x[row]", "exchange([expert(x[row])"),
+        "at most capacity": "sends-more",
+        "the first ones": ("[:capacity]", "[-capacity:]"),
+        "of each rank": ("made = expert(torch.cat(arrived))", "made = expert(torch.cat(arrived))\n    made[capacity:] = 0\n    made = made"),
+        "of each expert": "other-tokens",
+        "capacity is a number of tokens": ("[:capacity]", "[: int(capacity * len(x) / ranks)]"),
+        "other rows are 0": "passes-dropped",
+        "rows stay in their order": "other-order",
     },
 }

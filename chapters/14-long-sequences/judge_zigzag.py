@@ -83,5 +83,5 @@ def _mistake(case: BlocksCase, devices: list[list[int]]) -> str:
 
 
 CASES = tuple(
-    BlocksCase(*each) for each in ((4, 8), (3, 6), (4, 16), (5, 14), (1, 3), (4, 9), (8, 27), (6, 31), (7, 35))
+    BlocksCase(*each) for each in ((4, 8), (3, 6), (4, 16), (5, 14), (1, 3), (2, 4), (4, 9), (8, 27), (6, 31), (7, 35))
 )

@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each must be told.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import torch
@@ -162,5 +163,43 @@ WRONG = {
                         lambda tokens, n, heads, groups, size, itemsize: {"gather": (1, "2")}],
         "differs": [lambda tokens, n, heads, groups, size, itemsize: {way: (5, 7) for way in ("gather", "ring", "heads")}],
         "raised": [lambda tokens, n, heads, groups, size, itemsize: tokens / 0],
+    },
+}
+
+
+RULES = {
+    "merge": {
+        "a pair": "wrong-type",
+        "for all keys": "not-general",
+        "by their weights": "mean",
+        "which are exponentials": "log-weights",
+        "outputs are divided by ℓ": "not-divided",
+        "log_sum is L of all keys": "log-sum",
+        "a query may see no key of a part": "masked",
+        "or no key at all": lambda parts: (merge(parts)[0], merge(parts)[1].clamp(min=-1e4)),
+        "scores may be large": "overflow",
+    },
+    "zigzag": {
+        "n lists": "wrong-type",
+        "every block on one device": "not-once",
+        "numbers of blocks differ by at most one": "counts",
+        "at most n/2 pairs above the mean": "contiguous",
+        "also for striped blocks": "striped",
+        "for any number of blocks": "heavy-rest",
+        "on each device": "differs",
+    },
+    "which-way": {
+        "a dict of pairs": "wrong-type",
+        "the bytes that a device sends": "own-part",
+        "for one forward pass, with the outputs": "no-return",
+        "keys and values": "keys-only",
+        "only groups heads of keys": "all-heads",
+        "the keys that its heads use": lambda *given: all_groups_everywhere(*given),
+        "at least one whole head": "few-groups",
+        "None if n does not divide heads": "possible",
+        "three blocks in the ring": "ring-memory",
+        "with fewer devices, n": ("min(n, 3)", "3"),
+        "size numbers": ("tokens // n * size", "tokens // n * 128"),
+        "itemsize bytes": ("size * itemsize\n", "size * 2\n"),
     },
 }

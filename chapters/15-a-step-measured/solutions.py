@@ -1,6 +1,7 @@
 """The solutions of this chapter's exercises, and typical wrong answers with the mistake that each must be told.
 
-A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers, ``RULES`` exercise → rule
+of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
@@ -125,5 +126,39 @@ WRONG = {
             edited(who_hangs, ("entry != usual", "entry and entry[0] != usual[0]")),
         ],
         "wrong-type": [lambda logs: "rank 2"],
+    },
+}
+
+
+RULES = {
+    "mfu": {
+        "fractions": "percent",
+        "of all gpus": "one-gpu",
+        "forward and backward": "no-backward",
+        "MFU counts nothing twice": "again-in-model",
+        "HFU counts what is computed again": "again-forgotten",
+        "but not the head": "head-again",
+        "the matrices of the layers": "differs",
+        "the head and the scores": "left-out",
+        "those that the mask leaves": "hidden-pairs",
+    },
+    "global-norm": {
+        "the norm": "no-root",
+        "of all gradients": "own-part",
+        "on all ranks": "one-group",
+        "one norm, not a sum of norms": "sum-of-norms",
+        "what ranks have in common counts once": "copies-twice",
+        "copies says on how many": "differs",
+        "numbers may have 16 bits": "sixteen-bits",
+        "all ranks of a group call": "other-order",
+    },
+    "who-hangs": {
+        "the rank that did something else": "blames-others",
+        "the first place": "at-the-end",
+        "from 0": "other-place",
+        "the kind": "other-kind",
+        "a rank that left out the last": "gives-up",
+        "None if all logs are equal": "nothing-wrong",
+        "one of three words": "wrong-type",
     },
 }

@@ -13,7 +13,7 @@ import torch
 
 import d2lps
 from d2lps.messages import LANGUAGES, spoken, unmarked
-from d2lps.notebook.grading import Exercise, PlanCase, PlanJudge, Verdict, check_exercise
+from d2lps.notebook.grading import Exercise, PlanCase, PlanJudge, Verdict, check_exercise, edited
 from d2lps.notebook.grading.course import CHAPTERS, all_texts, chapter_module, texts_of
 
 EXERCISES: dict[str, Exercise] = {id: texts.exercise() for id, texts in all_texts().items()}
@@ -34,6 +34,18 @@ def module(chapter: str, name: str) -> ModuleType:
 def wrong_answers(id: str) -> dict[str, list]:
     """Return the wrong answers by the mistake that they make."""
     return texts_of(id).solutions()["WRONG"][id]
+
+
+def rules(id: str) -> dict[str, object]:
+    """Return the rules that the text states, each with the way to turn it off."""
+    return texts_of(id).solutions()["RULES"][id]
+
+
+def without(id: str, way: object) -> Callable:
+    """Return the solution without a rule; the way is an edit, several of them, or the answer itself."""
+    if callable(way):
+        return way
+    return edited(texts_of(id).solution(), *([way] if isinstance(way[0], str) else way))
 
 
 # ---- verdicts

@@ -31,6 +31,7 @@ from d2lps.notebook.grading import (
     failure,
     number,
     number_text,
+    plain,
     size_text,
     time_text,
     unlike,
@@ -316,7 +317,8 @@ def test_an_endless_answer_is_stopped():
 
     check_exercise("own-gpu", sharded)  # its imports take longer than the answer for n = 4
     verdict = check_exercise("own-gpu", endless, deadline=1.0)
-    assert verdict.mistake == "endless" and verdict.sentence.startswith("n = 2: no plan after 1\u00a0s")
+    assert verdict.mistake == "endless"
+    assert re.match("n = 2: no plan after 10?\u00a0s", verdict.sentence)  # ten times as long if the machine is busy
     stopped = len(beats)
     clock.sleep(0.1)
     assert len(beats) == stopped
@@ -445,6 +447,12 @@ def test_numbers_of_every_kind_are_numbers(value):
     assert number(value) == value and not hasattr(number(value), "dtype")
 
 
+def in_torch_64(value):
+    import torch
+
+    return torch.tensor(value)
+
+
 def test_a_tensor_of_one_element_is_a_number():
     import torch
 
@@ -453,6 +461,23 @@ def test_a_tensor_of_one_element_is_a_number():
     for other in no_numbers:
         with pytest.raises(TypeError):
             number(other)
+
+
+@pytest.mark.parametrize("kind", [numpy.int64, in_torch_64])
+def test_what_a_server_stores_or_says_may_be_a_number_of_every_kind(kind):
+    counted = edited(texts_of("count-once").solution(), ("total += gradient", "total = kind(total + gradient)"))
+    counted.__globals__["kind"] = kind
+    assert check_exercise("count-once", counted, "100 s").passed
+    read = edited(texts_of("staleness").solution(), ("return own >=", "return kind(own) >="))
+    read.__globals__["kind"] = kind
+    assert check_exercise("staleness", read, "100 s").passed
+
+
+def test_plain_values_are_copied_and_others_are_named():
+    kept = {"w": (1.5, [True, None, {2}])}
+    assert plain(kept) == kept and plain(kept)["w"][1] is not kept["w"][1]
+    with pytest.raises(TypeError, match="object is no number"):
+        plain([object()])
 
 
 @pytest.mark.parametrize("got, right", [(1.0303, 1.0301), (1875000016, 1875000017), (20.05, 20.0499999), (0.1, 10**18)])
@@ -544,7 +569,10 @@ def test_a_reduction_that_rounds_is_shown_with_the_digits_that_it_lacks():
     assert got != right
 
 
-WORLDS = ("sparse-pull", "local-sgd", "tensor-mlp", "bruck", "experts", "global-norm")
+WORLDS = (
+    *("push-pull", "sparse-pull", "local-sgd", "count-once", "fault-tolerance", "break-even"),
+    *("tensor-mlp", "bruck", "experts", "global-norm"),
+)
 
 
 def trying_for_ever(function):

@@ -143,7 +143,7 @@ def test_the_schedules_have_every_difficulty():
             asked = [event.now for event in each.events if event.kind == "asked"]
             for earlier, later in zip([judge_detect.START, *asked], asked, strict=False):
                 stopped = any(earlier <= begin and later <= end for begin, end in each.stops)
-                assert later - earlier < 0.999 * case.every or stopped
+                assert later - earlier < 0.999 * case.every or later - earlier == case.every or stopped
             ended += sum(event.kind == "ended" for event in each.events)
             stops += len(each.stops)
             for begin, end in each.stops:

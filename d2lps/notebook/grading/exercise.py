@@ -161,6 +161,29 @@ def number(value: object) -> Real:
     return value
 
 
+def plain(value: object) -> object:
+    """Return a copy of what is made of numbers, text and None, in tuples, lists, sets and dicts.
+
+    Raises:
+        TypeError: If there is anything else in it.
+
+    Example:
+        >>> plain({"w": (1.5, [True, None])})
+        {'w': (1.5, [True, None])}
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if type(value) is dict:
+        return {plain(key): plain(each) for key, each in value.items()}
+    if type(value) in (tuple, list, set, frozenset):
+        return type(value)(map(plain, value))
+    try:
+        return number(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{kind} is no number, text or None, and no tuple, list, set or dict of these") from None
+
+
 TODO = "todo"  # the mistake of an exercise that was not begun
 
 
