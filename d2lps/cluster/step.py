@@ -17,6 +17,7 @@ from d2lps.trace import Trace
 from d2lps.units import UnitError, bandwidth, show_seconds
 from d2lps.view.tables import Table, table
 
+__all__ = ["main", "report"]
 SHOWN = 8  # ranks in a table
 SMALL = 0.01  # of a step: less waiting is not worth a sentence
 CAUSES = "tensor context pipeline experts data".split()  # of messages, in a prediction

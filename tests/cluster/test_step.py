@@ -51,7 +51,7 @@ def test_predicted_parts_stand_beside_measured_ones(traces, capsys):
     rows = {row.split("   ")[0]: [cell.strip() for cell in row.split("   ")[1:] if cell.strip()] for row in rows}
     assert head.split() == ["rank", "0", "1", "predicted"]
     assert rows["products of matrices"] == ["6 s", "6 s", show_seconds(parts["matrices"])]
-    assert rows["other kernels"] == ["1 s", "1 s", show_seconds(parts["reading"] + parts["update"])]
+    assert rows["other operations"] == ["1 s", "1 s", show_seconds(parts["reading"] + parts["update"])]
     assert rows["data: all_reduce dp, exposed"][:2] == ["1 s", "1 s"]
     assert rows["the whole step"] == ["9 s", "9 s", show_seconds(sum(parts.values()))]
     assert rows["waiting for other ranks"][:2] == ["500 ms", "0 s"]
