@@ -184,5 +184,5 @@ def test_the_command_prints_what_differs(language, tmp_path, capsys):
     speak("en")
     dumps(tmp_path, {rank: ALL for rank in range(3)})
     assert main(["hang", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "All ranks called the same: 3 collectives in 1 groups.\n"
+    assert capsys.readouterr().out == "All ranks called the same 3 collectives (groups: 1).\n"
     assert main(["hang", str(tmp_path / "rank_7")]) == 1 and "rank_7 is no dump" in capsys.readouterr().err
