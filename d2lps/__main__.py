@@ -9,7 +9,12 @@ from d2lps.messages import allow_any_letter
 COMMANDS = {  # name → its module, and what it does
     "busbw": ("d2lps.cluster.busbw", "bus bandwidths of all-reduce: predicted, measured by nccl-tests, chosen by NCCL"),
     "doctor": ("d2lps.cluster.doctor", "check this host before it trains with others"),
+    "hang": ("d2lps.cluster.hang", "find the rank and the collective that differ in flight-recorder dumps"),
     "parallelize": ("d2lps.scaling.command", "choose how to divide a model over GPUs"),
+    "step": (
+        "d2lps.cluster.step",
+        "divide the steps of torch.profiler's traces into parts, and say who waits for whom",
+    ),
 }
 
 

@@ -2,10 +2,11 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from itertools import accumulate, islice
+from pathlib import Path
 from typing import Protocol
 
 from d2lps.messages import text
@@ -14,7 +15,8 @@ from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
-from d2lps.schedule import Schedule
+from d2lps.profile import read, seen
+from d2lps.schedule import Schedule, Task
 from d2lps.schedule.acts import Size, messages_of
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
@@ -412,6 +414,37 @@ class Trace:
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise TraceError(text("trace.not-a-trace", why=f"{type(error).__name__}: {error}")) from None
+
+    @classmethod
+    def from_kineto(cls, files: "str | Path | Iterable[str | Path]", step: int | None = None) -> "Trace":
+        """Return one step of profiles of torch.profiler, to draw and to play.
+
+        Args:
+            files: Chrome traces of one run, a file per rank, as ``export_chrome_trace`` writes them, also gzipped; of
+                any size, as they are not read into memory whole.
+            step: The number in ``ProfilerStep#7``; the middle one if left out.
+
+        Returns:
+            A node per stream or thread. Its tasks are M (products of matrices), K (other kernels or operators), C
+                (copies) and A (a message, with a number that all ranks of a collective share). A profile does not say
+                which way bytes went: here each rank of a collective sends to the next one, from when the last came.
+
+        Raises:
+            ProfileError: For a file that is no such profile, two of one rank, and a step that not all have.
+
+        Example:
+            >>> trace = Trace.from_kineto(["rank0.json.gz", "rank1.json.gz"])  # doctest: +SKIP
+        """
+        profiles = read([files] if isinstance(files, str | Path) else files)
+        schedule, times = seen(profiles, step)
+        events = []
+        for number, (act, (start, end, nbytes)) in enumerate(zip(schedule.acts, times, strict=True), 1):
+            if isinstance(act, Task):
+                events.append(Event("task", number, start, end, act.node, act.node, act.of, act.name, 0))
+            elif isinstance(act, Send):
+                events.append(event(act, number, start, end, nbytes))
+        kind = "GPU" if profiles[0].gpu else "CPU"
+        return cls(f"torch.profiler, {kind} ×{len(profiles)}", schedule, pairs(schedule), 0, tuple(events))
 
     def to_chrome(self) -> str:
         """Return the trace in the Chrome trace format, for Perfetto and chrome://tracing.

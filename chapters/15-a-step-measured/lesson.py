@@ -403,12 +403,14 @@ watch(*traces, name="streams", names=[
 
 # %% px-overlap
 # %%px
+import tempfile
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 dist.init_process_group("gloo")
 pair = dist.new_group([0, 1])
+place = carrier.all_gather(tempfile.mkdtemp())[0]
 
 def mark(name):
     with record_function(name):
@@ -431,11 +433,13 @@ def step():
     optimizer.zero_grad()
     mark("end")
 
-def profiled():
+def profiled(file=None):
     errors = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
+    if file:
+        profiler.export_chrome_trace(file)
     os.dup2(errors, 2)
     return [(event.name, event.time_range.start, event.time_range.end)
             for event in profiler.events()
@@ -456,7 +460,7 @@ if carrier.rank < 2:
     inputs, labels = gpt.examples(gpt.prose("en"), 1, seed=carrier.rank)
     for _ in range(3):
         step()
-    seen = [profiled() for _ in range(3)]
+    seen = [profiled(f"{place}/rank{carrier.rank}.json") for _ in range(3)]
     with model.no_sync():
         quiet = [profiled() for _ in range(3)]
     alone = {}
@@ -469,6 +473,13 @@ if carrier.rank < 2:
         alone[index] = min(taken)
 
 # %% step-seen
+from d2lps.cluster.step import report
+from d2lps.profile import compare, read, read_dumps
+
+line, parts, who = report(read(f"{ranks[0]['place']}/rank{r}.json" for r in (0, 1)))
+print(line, who, sep="\n")
+display(parts)
+
 def spans_of(seen):
     starts = {name: start for name, start, _ in seen if not name.startswith("gloo:")}
     begun, order = starts["F"], sorted(starts, key=starts.get)
@@ -551,6 +562,7 @@ command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace",
 done = subprocess.run(command, capture_output=True, text=True)
 print(*(line for line in done.stderr.splitlines()
         if ": " in line and ".py:" not in line), sep="\n")
+print(*compare(read_dumps([ranks[0]["folder"]])), sep="\n")
 
 # %% px-save
 # %%px

@@ -8,12 +8,25 @@ Start with ``emulation``: ``emulated(...)`` makes a ``Cluster``, and its methods
     run         the processes of a run: the nodes they play, their output, how they ended, which error is raised
     measured    the program that ``Cluster.measure`` runs on each host
     busbw       the table of ``python -m d2lps busbw``, and how outputs of NCCL are read
+    step, hang  the commands that read profiles and dumps of the flight recorder, by ``d2lps.profile``
     doctor      the checks of ``python -m d2lps doctor``; a new check goes there
+    gpu_checks  what doctor reads from the outputs of commands on hosts with GPUs
     errors      the exceptions
 """
 
 from d2lps.cluster.emulation import Cluster, emulated
-from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation, RunFailed
+from d2lps.cluster.errors import ClusterError, HostLost, NoAnswer, NoEmulation, RunFailed
 from d2lps.cluster.run import Ended, Run, playing
 
-__all__ = ["Cluster", "ClusterError", "Ended", "HostLost", "NoEmulation", "Run", "RunFailed", "emulated", "playing"]
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "Ended",
+    "HostLost",
+    "NoAnswer",
+    "NoEmulation",
+    "Run",
+    "RunFailed",
+    "emulated",
+    "playing",
+]

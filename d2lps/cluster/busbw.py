@@ -1,7 +1,8 @@
-"""``python -m d2lps busbw``: bus bandwidths of all-reduce on your hosts, predicted, measured by nccl-tests, and chosen.
+"""``python -m d2lps busbw``: bus bandwidths of your hosts: predicted, measured by nccl-tests, and chosen by NCCL.
 
 A prediction is the time of the bytes as :func:`d2lps.cost.shared` has it, and the latency of the way of one key: parts
-of NCCL's messages run freely, and do not wait for each other at the end of a step.
+of NCCL's messages run freely, and do not wait for each other at the end of a step. All-gathers and reduce-scatters are
+the halves of the all-reduces: by the same rings, in half the time.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from d2lps.algorithms import double_tree, rail_rings, rail_wise, ring, sharded
+from d2lps.algorithms import all_to_all, broadcast, double_tree, rail_rings, rail_wise, ring, sharded
 from d2lps.messages import text, why
 from d2lps.plan.acts import Send, sends
 from d2lps.plan.lazy import Lazy
@@ -21,53 +22,91 @@ from d2lps.plan.plan import Plan
 from d2lps.simulate import cost
 from d2lps.simulate.cost import Flow, step_flows
 from d2lps.topology import Topology, TopologyError, nccl, rails
-from d2lps.topology.fabrics import NIC
+from d2lps.topology.fabrics import NIC, NVLINKS
 from d2lps.topology.links import require_counts
 from d2lps.topology.nccl import ACROSS, INSIDE
-from d2lps.units import Bandwidth, UnitError, bandwidth, show_size
+from d2lps.units import Bandwidth, UnitError, bandwidth, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
 SIZES = [4**i << 20 for i in range(7)]
 ALGORITHMS = "Tree Ring CollNetDirect CollNetChain NVLS NVLSTree PAT".split()  # by NCCL's numbers
 PROTOCOLS = "LL LL128 Simple".split()
-ABOUT = 0.003  # by which busbw ÷ algbw, as printed, may differ from the factor of an all-reduce
+ABOUT = 0.003  # by which busbw ÷ algbw, as printed, may differ from the factor of a collective
+HALVES = "all_gather", "reduce_scatter"  # of an all-reduce
+COLLECTIVES = ("all_reduce", *HALVES, "all_to_all", "broadcast")
+CHUNKS = 64  # of a broadcast along a chain
+WIDTHS = {"int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "double": 8, "int64": 8, "uint64": 8}  # bytes; of others: 4
 
 _TAG = r"(?:\[[\d,]+\](?:<std\w+>)?:?|\d+:(?= ))"  # of a line, by mpirun or srun
 _INFO = re.compile(rf"(?:{_TAG}\s*)?[A-Za-z][\w.-]*:\d+:\d+ \[\d+\] NCCL [^\n]*\n?{_TAG}?")  # may stand inside a row
-_CHOICE = re.compile(r"NCCL INFO (?:AllReduce: +)?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+_CHOICE = re.compile(r"NCCL INFO (?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)")
 _RANK = re.compile(r"^\s*# +Rank +\d+ .* on +(\S+) device", re.MULTILINE)
-_ROW = r"^\s*(\d+)\s+\d+\s+\w+\s+\w+{root}\s+[\d.]+\s+([\d.]+)\s+([\d.]+)\s+\S+"
+_PROGRAM = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|scatter|gather)_perf")
+_ROW = r"^ *(\d+) +(\d+) +([a-z]\w*)(?: +([a-z]\w*))?{root} +[\d.]+ +([\d.]+) +([\d.]+) +\S+"
 
 
 class Tested(NamedTuple):
-    """The output of nccl-tests and NCCL, by bytes: algbw and busbw in GB/s, algorithm and protocol; and host → GPUs."""
+    """The output of nccl-tests and NCCL, by bytes: algbw and busbw in GB/s, algorithm and protocol; and host → GPUs.
+
+    ``collective`` is the one that the output names or its columns tell; empty if neither does.
+    """
 
     bands: dict[int, tuple[float, float]]
     chosen: dict[int, str]
     gpus: dict[str, int]
+    collective: str = ""
 
 
-def read(printed: str) -> Tested:
-    """Return what the outputs of ``all_reduce_perf`` and of ``NCCL_DEBUG=INFO`` contain, also if they are mixed."""
+def read(printed: str, collective: str | None = None) -> Tested:
+    """Return what the outputs of nccl-tests and of ``NCCL_DEBUG=INFO`` contain, also if they are mixed.
+
+    Args:
+        printed: The outputs.
+        collective: That of the test; what they say, if left out.
+
+    Raises:
+        TopologyError: For outputs of several collectives.
+    """
 
     def named(word: str, known: list[str]) -> str:
         if word.isdecimal():
             return known[int(word)] if int(word) < len(known) else word
         return next((name for name in known if name.lower() == word.replace("_", "").lower()), word)
 
-    chosen = {
-        int(size): f"{named(algorithm, ALGORITHMS)}, {named(protocol, PROTOCOLS)}"
-        for size, algorithm, protocol in _CHOICE.findall(printed)
-    }
     rows = re.sub(f"^{_TAG}", "", _INFO.sub("", printed), flags=re.MULTILINE)
     old = re.search(r"^\s*# +size +count .*redop +time", rows, re.MULTILINE)  # the column root came later
-    found = re.findall(_ROW.format(root="" if old else r"\s+-?\d+"), rows, re.MULTILINE)
+    found = re.findall(_ROW.format(root=r"( )" if old else r" +(-?\d+)"), rows, re.MULTILINE)
     hosts = _RANK.findall(rows)
-    return Tested(
-        {int(size): (float(algbw), float(busbw)) for size, algbw, busbw in found if float(busbw)},
-        chosen,
-        {host: hosts.count(host) for host in hosts},
-    )
+    bands = {int(size): (float(algbw), float(busbw)) for size, *_, algbw, busbw in found if float(busbw)}
+    named_by = {_spelled(word) for word in _PROGRAM.findall(printed)} or {
+        _told(*row[:5]) for row in found if int(row[0])
+    }
+    if len(named_by) > 1:
+        raise TopologyError(text("busbw.several", given=" ".join(sorted(named_by - {""}))))
+    told = "".join(named_by)
+    called = collective or told or COLLECTIVES[0]
+    chosen = {
+        int(size): f"{named(algorithm, ALGORITHMS)}, {named(protocol, PROTOCOLS)}"
+        for prefix, size, algorithm, protocol in _CHOICE.findall(printed)
+        if not prefix or _spelled(prefix.lower()) == called
+    }
+    return Tested(bands, chosen, {host: hosts.count(host) for host in hosts}, told)
+
+
+def _spelled(word: str) -> str:
+    """Return the name of a collective as it is spelled here: ``all_to_all`` of ``alltoall``."""
+    return next((name for name in COLLECTIVES if name.replace("_", "") == word.replace("_", "")), word)
+
+
+def _told(size: str, count: str, kind: str, operation: str, root: str) -> str:
+    """Return the collective that the columns of a row tell; empty for all-gather and all-to-all, which look alike."""
+    to_all = root.strip() in ("", "-1")
+    if operation in ("", "none"):
+        return "" if to_all else "broadcast"
+    if not to_all:
+        return "reduce"
+    width = WIDTHS.get(kind, 1 if kind.startswith("f8") or kind.startswith("fp8") else 4)
+    return "all_reduce" if int(count) * width == int(size) else "reduce_scatter"
 
 
 def host_in(printed: str) -> tuple[Topology | None, Bandwidth | None]:
@@ -91,15 +130,50 @@ def seconds(plan: Plan, place: Topology) -> tuple[float, float]:
         for kind, count in Counter(kinds).items():
             flows = step_flows(plan, kinds.index(kind))
             way += count * sum(many * latency(flow) for flow, many in flows.items()) / sum(flows.values())
+    elif len(plan.steps) == 1:
+        way = max(latency(send) for send in sends(plan.steps[0]))
     else:
         way = sum(max((latency(send) for send in sends(step) if send.key == key), default=0.0) for step in plan.steps)
     links = [replace(link, latency=0.0) for link in place.links]
     return cost.shared(plan, Topology(place.name, place.kinds, links), "1 GB").duration / 1e9, way
 
 
-def report(printed: str, hosts: int | None = None, nic: "str | Bandwidth | None" = None) -> tuple[str, Table]:
-    """Return a line that describes the cluster, and the table of bus bandwidths."""
-    tested, (place, rate) = read(printed), host_in(printed)
+def factor_of(collective: str, gpus: int) -> float:
+    """Return busbw ÷ algbw, as nccl-tests define it."""
+    return {"all_reduce": 2 - 2 / gpus, "broadcast": 1.0}.get(collective, 1 - 1 / gpus)
+
+
+def plans_of(collective: str, groups: list[list[str]]) -> dict[str, Plan]:
+    """Return the plans that the package has for a collective on hosts with these GPUs."""
+    gpus = [gpu for group in groups for gpu in group]
+    if collective == "all_to_all":
+        pairwise = all_to_all(gpus)  # NCCL's messages do not wait for each other
+        at_once = [[send for step in pairwise.steps for send in sends(step)]]
+        return {"direct": Plan(gpus, pairwise.share, at_once, pairwise.holds, pairwise.wants)}
+    if collective == "broadcast":
+        return {"chain": broadcast(gpus, chunks=CHUNKS), "trees": broadcast(gpus)}
+    if len(groups) > 1:
+        plans = {"ring": ring(gpus), "rail_rings": rail_rings(groups), "rail_wise": rail_wise(groups)}
+        return plans if collective in HALVES else plans | {"trees": rail_wise(groups, double_tree)}
+    plans = {"ring": ring(gpus), "sharded": sharded(gpus)}
+    return plans if collective in HALVES else plans | {"trees": double_tree(gpus)}
+
+
+def report(
+    printed: str, hosts: int | None = None, nic: "str | Bandwidth | None" = None, collective: str | None = None
+) -> tuple[str, Table]:
+    """Return a line that describes the cluster, and the table of bus bandwidths.
+
+    Args:
+        printed: The outputs that :func:`read` and :func:`host_in` read.
+        hosts: Their number; that of the output of nccl-tests, or 1, if left out.
+        nic: The rate of a network card; what the topology says, or 50 GB/s, if left out.
+        collective: One of ``COLLECTIVES``; that of the output, or ``"all_reduce"``, if left out.
+
+    Raises:
+        TopologyError: For outputs that do not fit each other or the number of hosts.
+    """
+    tested, (place, rate) = read(printed, collective), host_in(printed)
     hosts, card = len(tested.gpus) or 1 if hosts is None else hosts, bandwidth(nic or rate or NIC)
     require_counts(hosts=hosts)
     if place is None:
@@ -109,22 +183,25 @@ def report(printed: str, hosts: int | None = None, nic: "str | Bandwidth | None"
     gpus = [node for node, kind in place.kinds.items() if kind == "gpu"]
     if len(gpus) < 2:
         raise TopologyError(text("bandwidth.nothing"))
-    groups, factor = [[*group] for _, group in groupby(gpus, key=lambda gpu: gpu.rpartition("/")[0])], 2 - 2 / len(gpus)
+    collective = collective or tested.collective or ("" if tested.bands else COLLECTIVES[0])
+    if collective not in COLLECTIVES:
+        raise TopologyError(text("busbw.which", given=collective or "–", known=" ".join(COLLECTIVES)))
+    groups = [[*group] for _, group in groupby(gpus, key=lambda gpu: gpu.rpartition("/")[0])]
+    factor = factor_of(collective, len(gpus))
     algbw, busbw = tested.bands[max(tested.bands)] if tested.bands else (1.0, factor)
     if abs(busbw / algbw / factor - 1) > ABOUT + 0.01 / algbw:
-        raise TopologyError(text("busbw.factor", got=f"{busbw / algbw:.3f}", right=f"{factor:.3f}", gpus=len(gpus)))
-    if hosts > 1:
-        plans = {"ring": ring(gpus), "rail_rings": rail_rings(groups), "rail_wise": rail_wise(groups)}
-        plans["trees"] = rail_wise(groups, double_tree)
-    else:
-        plans = {"ring": ring(gpus), "sharded": sharded(gpus), "trees": double_tree(gpus)}
-    takes = {name: seconds(plan, place) for name, plan in plans.items()}
+        given = {"got": f"{busbw / algbw:.3f}", "right": f"{factor:.3f}", "gpus": len(gpus), "collective": collective}
+        raise TopologyError(text("busbw.factor", **given))
+    scale = {"all_to_all": len(gpus)}.get(collective, 0.5 if collective in HALVES else 1)
+    takes = {name: seconds(plan, place) for name, plan in plans_of(collective, groups).items()}
+    takes = {name: (scale * each, way * min(scale, 1)) for name, (each, way) in takes.items()}
     alike = {"Ring": "rail_rings" if hosts > 1 else "ring", "Tree": "trees"}
+    only = "direct" if collective == "all_to_all" else ""  # which NCCL does not choose
     columns: dict[str, list[str | None]] = {name: [] for name in ("size", *takes, "measured", "chosen", "error")}
     for size in sorted({*tested.bands, *tested.chosen}) or SIZES:
         rates = {name: Bandwidth(factor * size / (size * each + way)) for name, (each, way) in takes.items()}
         chosen, (_, measured) = tested.chosen.get(size), tested.bands.get(size, (0, 0))
-        near = rates.get(alike.get((chosen or "").partition(",")[0], ""))
+        near = rates.get(alike.get((chosen or "").partition(",")[0], only))
         row = {name: str(rate) for name, rate in rates.items()} | {"size": show_size(size), "chosen": chosen}
         row["measured"] = str(Bandwidth(1e9 * measured)) if measured else None
         row["error"] = f"{near / 1e9 / measured - 1:+.0%}" if near and measured else None
@@ -134,7 +211,22 @@ def report(printed: str, hosts: int | None = None, nic: "str | Bandwidth | None"
     inside = max(link.capacity for link in place.leaving(gpus[0]) if hosts == 1 or link.dst.startswith("host0/"))
     outside = f"{len({*place.nics.values()}) // hosts} × {card}" if hosts > 1 else "–"
     line = text("busbw.line", hosts=hosts, gpus=len(groups[0]), inside=Bandwidth(inside), outside=outside)
+    line = f"{collective}, {line}" if collective != COLLECTIVES[0] else line
     return line, table(*columns, rows=zip(*columns.values(), strict=True))
+
+
+def assumed(printed: str, nic: "str | Bandwidth | None" = None) -> Table | None:
+    """Return what a prediction assumes because no topology is given; None if one is."""
+    if host_in(printed)[0] is not None:
+        return None
+    given = max(read(printed).gpus.values(), default=0)
+    rows: list[tuple[str, object]] = [
+        (text("busbw.gpus"), 8 if not given else None),
+        (text("busbw.inside"), NVLINKS),
+        (text("busbw.card"), None if nic else NIC),
+        (text("busbw.latency"), f"{show_seconds(INSIDE)}, {show_seconds(ACROSS)}"),
+    ]
+    return table("assumed", "value", rows=[(what, str(value)) for what, value in rows if value is not None])
 
 
 def main(arguments: list[str]) -> int:
@@ -142,17 +234,24 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m d2lps busbw", description=__doc__.splitlines()[0].partition(": ")[2]
     )
-    known = "output of nvidia-smi topo -m and nvlink -s, of all_reduce_perf and NCCL_DEBUG=INFO, or NCCL_TOPO_DUMP_FILE"
+    known = "output of nvidia-smi topo -m and nvlink -s, of nccl-tests and NCCL_DEBUG=INFO, or NCCL_TOPO_DUMP_FILE"
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=known)
-    parser.add_argument("--hosts", type=int, help="if left out, those of all_reduce_perf, or 1")
+    parser.add_argument("--hosts", type=int, help="if left out, those of nccl-tests, or 1")
     parser.add_argument("--nic", help='such as "25 GB/s"; if left out, that of NCCL_TOPO_DUMP_FILE, or 50 GB/s')
+    of_test = "of the output; if left out, as the output or the name of its file says, or all_reduce"
+    parser.add_argument("--collective", choices=COLLECTIVES, help=of_test)
     options = parser.parse_args(arguments)
     try:
         texts = {file: file.read_text("utf-8", "replace") for file in options.files}
         for file, printed in texts.items():
             if not (any(read(printed)) or host_in(printed)[0] or re.search(r"^\s*GPU \d+:", printed, re.MULTILINE)):
                 raise TopologyError(text("busbw.unknown", file=file))
-        print(*report("\n".join(texts.values()), options.hosts, options.nic), sep="\n")
+        printed = "\n".join(texts.values())
+        named = {_spelled(word) for file in texts for word in _PROGRAM.findall(file.name)}
+        collective = options.collective or (named.pop() if len(named) == 1 else None)
+        print(*report(printed, options.hosts, options.nic, collective), sep="\n")
+        if assumptions := assumed(printed, options.nic):
+            print("", assumptions, sep="\n")
     except (OSError, TopologyError, UnitError) as error:
         print(f"{error.filename}: {why(error)}" if isinstance(error, OSError) else error, file=sys.stderr)
         return 1

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation
+from d2lps.cluster.errors import ClusterError, HostLost, NoAnswer, NoEmulation
 from d2lps.cluster.run import Member, Run
 from d2lps.messages import text
 
@@ -83,7 +83,9 @@ class Control:
         why = self._switch.communicate()[1].decode(errors="replace").strip()
         for mine in self._control.values():
             mine.close()
-        raise NoEmulation(text("cluster.refused", why=why.splitlines()[-1] if why else f"> {ANSWER:g} s"))
+        if not ready:
+            raise NoAnswer(text("cluster.slow", seconds=f"{ANSWER:g}"))
+        raise NoEmulation(text("cluster.refused", why=why.splitlines()[-1] if why else "–"))
 
     def close(self) -> None:
         """End all processes and hosts; do nothing in a forked child, which shares the sockets."""

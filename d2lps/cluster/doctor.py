@@ -1,11 +1,12 @@
 """Checks of a host before it trains together with others: ``python -m d2lps doctor``.
 
-A new check is a generator of findings, listed in ``_look``.
+A new check is a generator of findings, listed in ``_look``; what it reads from a command's output is in ``gpu_checks``.
 """
 
 import argparse
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -15,30 +16,23 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from d2lps.cluster import gpu_checks
+from d2lps.cluster.gpu_checks import Finding
 from d2lps.topology import local
 
 FILES = 1024  # open files, a shell's usual limit: sockets to the ranks of a few hosts, libraries, data
 TESTED = range(11, 15)  # of the Pythons 3.x
 INFINIBAND = Path("/sys/class/infiniband")
+SECONDS = 10.0  # that a command may take
 SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory between ranks
-
-
-class Finding(NamedTuple):
-    """The result of one check: its subject (``what``), the state ``found``, if that is ``well``, and advice if not."""
-
-    what: str
-    found: str
-    well: bool
-    advice: str = ""
 
 
 def examine() -> list[Finding]:
     """Look at this host.
 
     Returns:
-        In the order in which to fix them.
+        In the order in which to fix them. ``well`` is None for what could not be found out.
 
     Example:
         >>> [finding.what for finding in examine()][:3]
@@ -56,25 +50,27 @@ def main(arguments: list[str]) -> int:
     if parser.parse_args(arguments).json:
         findings = examine()
         print(json.dumps([finding._asdict() for finding in findings], indent=1))
-        return int(not all(finding.well for finding in findings))
+        return int(any(finding.well is False for finding in findings))
     mend = False
     for what, found, well, advice in _look(sys.stderr.isatty()):
-        print(f"{'ok  ' if well else 'mend'}  {what:<12} {found}", flush=True)
-        if advice and not well:
+        state = {True: "ok  ", False: "mend", None: "?   "}[well]
+        print(f"{state}  {what:<12} {found}", flush=True)
+        if advice:
             print(f"      {'':<12} → {advice}", flush=True)
-        mend = mend or not well
+        mend = mend or well is False
     return int(mend)
 
 
 def _look(aloud: bool) -> Iterator[Finding]:
     """Yield what each check finds; ``aloud`` names the check on the terminal while it runs, since some take seconds."""
-    for check in (_system, _torch, _gpus, _backends, _links, _name, _interfaces, _clock, _limits, _emulation):
+    checks = _system, _torch, _gpus, _backends, _links, _cluster, _name, _interfaces, _clock, _limits, _emulation
+    for check in checks:
         if aloud:
             print(f"...   {check.__name__[1:]}", end="\r", file=sys.stderr, flush=True)
         findings = [*check()]
         if aloud:
             print("\x1b[K", end="", file=sys.stderr, flush=True)  # clears the line
-        yield from findings
+        yield from (finding._replace(advice="") if finding.well else finding for finding in findings)
 
 
 def _system() -> Iterator[Finding]:
@@ -128,6 +124,44 @@ def _backends() -> Iterator[Finding]:
         return
     backends = [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
     yield Finding("backends", " ".join(backends), "gloo" in backends, "install a torch with distributed")
+
+
+def _cluster() -> Iterator[Finding]:
+    """Look at what matters on hosts with GPUs that train with others; nothing without them."""
+    smi = local.nvidia_smi()
+    if smi is None:
+        return
+    try:
+        import torch
+
+        cuda, nccl = torch.version.cuda, torch.cuda.nccl.version() if torch.cuda.is_available() else None
+    except (ImportError, RuntimeError, AttributeError):
+        cuda = nccl = None
+    yield from gpu_checks.versions(smi, cuda, nccl)
+    yield from gpu_checks.health(local.nvidia_smi(f"--query-gpu={gpu_checks.QUERY}", "--format=csv,noheader"))
+    for what, read, command in ("Xid", gpu_checks.xids, ["dmesg"]), ("ACS", gpu_checks.acs, ["lspci", "-vvv"]):
+        printed, why = _printed(*command)
+        yield from read(printed) if printed is not None else [Finding(what, f"unknown: {why}", None)]
+    if INFINIBAND.is_dir() and any(INFINIBAND.iterdir()):
+        driver = _read(Path("/proc/driver/nvidia/version")) or None
+        yield from gpu_checks.gpudirect(_read(Path("/proc/modules")) or None, driver, platform.release())
+    yield from gpu_checks.affinity(local.nvidia_smi("topo", "-m"))
+
+
+def _printed(*command: str) -> tuple[str | None, str]:
+    """Return the output of a command; else None, and why there is none."""
+    if shutil.which(command[0]) is None:
+        return None, f"{command[0]} is not installed"
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return None, f"{command[0]} did not answer within {SECONDS:g} s"
+    except OSError as error:
+        return None, f"{command[0]}: {error.strerror}"
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if done.returncode:
+        return None, said[-1] if said else f"{command[0]} ended with {done.returncode}"
+    return done.stdout.decode("utf-8", "replace"), ""
 
 
 def _name() -> Iterator[Finding]:
@@ -199,23 +233,22 @@ def _counted(found: Iterable[str]) -> str:
 
 
 def _clock() -> Iterator[Finding]:
-    if shutil.which("timedatectl") is None:
-        yield Finding("clock", "unknown: timedatectl is not installed", True)
-        return
-    command = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        answer = ""
+    answer, why = _printed("timedatectl", "show", "--property=NTPSynchronized", "--value")
     advice = "d2lps corrects the clocks in traces of several hosts, but logs are off: sudo timedatectl set-ntp true"
-    state = {"yes": "synchronized", "no": "not synchronized"}.get(answer, "unknown")
-    yield Finding("clock", state, answer != "no", advice)
+    state = {"yes": "synchronized", "no": "not synchronized"}.get((answer or "").strip(), "")
+    if state:
+        yield Finding("clock", state, state == "synchronized", advice)
+    else:
+        yield Finding("clock", f"unknown: {why or 'timedatectl does not say'}", None)
 
 
 def _limits() -> Iterator[Finding]:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     enough = files == resource.RLIM_INFINITY or files >= FILES
     yield Finding("open files", f"{files} at most", enough, f"ulimit -n {4 * FILES}")
+    most = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    cards = INFINIBAND.is_dir() and any(INFINIBAND.iterdir())
+    yield gpu_checks.locked(None if most == resource.RLIM_INFINITY else most, cards)
     shm = Path("/dev/shm")
     if shm.is_dir():
         size = shutil.disk_usage(shm).total
@@ -225,10 +258,13 @@ def _limits() -> Iterator[Finding]:
 
 def _emulation() -> Iterator[Finding]:
     from d2lps.cluster.emulation import emulated
-    from d2lps.cluster.errors import ClusterError
+    from d2lps.cluster.errors import ClusterError, NoAnswer
 
     try:
         emulated(hosts=1, gpus_per_host=0, bandwidth="10 Mbit/s").close()
+    except NoAnswer as error:
+        yield Finding("emulation", f"unknown: {error}", None)
+        return
     except ClusterError as error:
         yield Finding("emulation", str(error), True)  # training does not need it
         return

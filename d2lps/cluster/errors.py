@@ -2,6 +2,7 @@
 
 ClusterError          a wrong argument, or something that cannot be done
 ├── NoEmulation       this system cannot emulate hosts; the message says what is missing
+│   └── NoAnswer      the hosts did not start in time, as on a busy machine
 └── RunFailed         a program on the hosts failed; .results has the outcome of each process
     └── HostLost      because a host is gone
 """
@@ -15,6 +16,10 @@ class ClusterError(Brief, RuntimeError):
 
 class NoEmulation(ClusterError):
     """This system does not let processes have their own networks."""
+
+
+class NoAnswer(NoEmulation):
+    """Hosts did not start in time: this system is busy, or does not let them start."""
 
 
 class RunFailed(ClusterError):

@@ -153,7 +153,7 @@ def plan_table(plan: Plan) -> str:
     )
 
 
-def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
+def table(*columns: str | int, rows: Iterable[Iterable[object]]) -> Table:
     """Return a table in the language in force.
 
     Args:

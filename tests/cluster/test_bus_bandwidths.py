@@ -100,7 +100,7 @@ def test_one_host_has_rings_inside():
 @pytest.mark.parametrize(
     "text, hosts, sentence",
     [
-        (PERF, 4, "busbw ÷ algbw is 1.875 in the largest row, but 1.938 in an all-reduce of 32 GPUs: give --hosts"),
+        (PERF, 4, "busbw ÷ algbw is 1.875 in the largest row, but 1.938 in all_reduce of 32 GPUs: give --hosts"),
         (
             (ROOT / "topology/nvidia_smi/one_gpu.txt").read_text("utf-8"),
             1,
@@ -114,6 +114,103 @@ def test_one_host_has_rings_inside():
 def test_what_does_not_fit_is_refused_in_one_sentence(text, hosts, sentence):
     with pytest.raises(TopologyError, match=re.escape(sentence)):
         busbw.report(text, hosts)
+
+
+# Rows as people have published them: NVIDIA/nccl#1435 (2 GPUs), NVIDIA/nccl-tests#78 (64 GPUs, an older version).
+PAIR = """# nThread 1 nGpus 2 minBytes 771751936 maxBytes 855638016 step: 16777216(bytes)
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+   771751936     192937984  bfloat16    none      -1   2786.5  276.96  138.48      0   2384.8  323.62  161.81      0
+   855638016     213909504  bfloat16    none      -1   3013.0  283.98  141.99      0   2588.5  330.56  165.28      0
+"""
+OLDER = """#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+   268435456       1048576     float           520935    0.52    0.51  0e+00   519562    0.52    0.51  1e+00
+   536870912       2097152     float          1041974    0.52    0.51  0e+00  1041299    0.52    0.51  1e+00
+"""
+HEADER = "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+
+
+def row(size, count, operation, root, algbw, busbw):
+    return f"{HEADER}  {size}   {count}   float  {operation}   {root}   100.0  {algbw}  {busbw}   0  99.0 1.0 1.0 0\n"
+
+
+@pytest.mark.parametrize(
+    "text, collective",
+    [
+        (PERF, "all_reduce"),
+        (OLD, "all_reduce"),
+        (PAIR, ""),
+        ("# Collective test starting: all_gather_perf\n" + PAIR, "all_gather"),
+        ("mpirun -np 64 ./build/alltoall_perf -b 256M\n" + OLDER, "all_to_all"),
+        (OLDER, ""),
+        (row(1 << 30, 1 << 25, "sum", -1, 100.0, 87.5), "reduce_scatter"),
+        (row(1 << 30, 1 << 28, "sum", -1, 100.0, 175.0), "all_reduce"),
+        (row(1 << 30, 1 << 28, "none", 0, 100.0, 100.0), "broadcast"),
+        (row(1 << 30, 1 << 28, "sum", 0, 100.0, 100.0), "reduce"),
+    ],
+)
+def test_an_output_tells_its_collective_by_name_or_by_columns(text, collective):
+    tested = busbw.read(text)
+    assert tested.collective == collective and tested.bands
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_halves_of_an_all_reduce_have_its_bus_bandwidth(collective, hosts):
+    """Both send half as much, in half the time; nccl-tests divide by half the factor."""
+    _, whole = busbw.report(SMI, hosts)
+    _, half = busbw.report(SMI, hosts, collective=collective)
+    assert [row[:3] for row in half.rows] == [row[:3] for row in whole.rows] and "trees" not in half.heads
+
+
+def test_all_to_alls_leave_each_host_by_all_cards():
+    """Of 31 parts of a GPU 24 go to other hosts, by its own card; inside, the links set the rate."""
+    line, table = busbw.report(SMI, 4, collective="all_to_all")
+    assert line.startswith("all_to_all, 4 × 8 GPUs")
+    assert gigabytes(table.rows[-1][1]) == pytest.approx(50 * 31 / 24, rel=0.01)
+    assert gigabytes(busbw.report(SMI, 1, collective="all_to_all")[1].rows[-1][1]) == pytest.approx(450, rel=0.01)
+
+
+def test_a_broadcast_passes_the_whole_buffer_by_one_card():
+    _, table = busbw.report(SMI, 2, collective="broadcast")
+    chain = 50 / (1 + (16 - 2) / busbw.CHUNKS * 50 / 450)  # in 14 steps no chunk is between the hosts
+    assert table.heads[1:] == ["chain", "trees"] and gigabytes(table.rows[-1][1]) == pytest.approx(chain, rel=0.01)
+
+
+def test_a_measured_all_to_all_has_its_error_without_a_choice_of_nccl():
+    _, table = busbw.report(row(1 << 32, 1 << 27, "none", -1, 100.0, 87.5), collective="all_to_all")
+    predicted, measured, error = table.rows[0][1:]
+    assert measured == "87.5 GB/s" and error == f"{gigabytes(predicted) / 87.5 - 1:+.0%}"
+
+
+@pytest.mark.parametrize(
+    "text, options, sentence",
+    [
+        (PAIR, {}, "does not tell which collective it is of (–): give --collective"),
+        (row(1 << 30, 1 << 28, "sum", 0, 1.0, 1.0), {}, "(reduce): give --collective"),
+        (PERF + "# Collective test starting: all_gather_perf", {"collective": "all_gather"}, "all_gather of 16 GPUs"),
+        ("all_gather_perf\nalltoall_perf\n" + PAIR, {}, "several collectives (all_gather all_to_all)"),
+    ],
+)
+def test_an_output_of_another_collective_is_refused_with_the_way_out(text, options, sentence):
+    with pytest.raises(TopologyError, match=re.escape(sentence)):
+        busbw.report(text, **options)
+
+
+def test_the_name_of_a_file_tells_its_collective(tmp_path, capsys):
+    (tmp_path / "all_gather_perf-2024.txt").write_text(PAIR)
+    (tmp_path / "pair.txt").write_text("\n".join(SMI.splitlines()))
+    assert main(["busbw", str(tmp_path / "all_gather_perf-2024.txt"), str(tmp_path / "pair.txt"), "--hosts", "1"]) == 1
+    assert "0.500 in the largest row, but 0.875 in all_gather of 8 GPUs" in capsys.readouterr().err
+    assert main(["busbw", str(tmp_path / "all_gather_perf-2024.txt")]) == 1
+    assert "all_gather of 8 GPUs" in capsys.readouterr().err
+
+
+def test_what_is_assumed_without_a_topology_is_listed(capsys):
+    assert busbw.assumed(SMI) is None and busbw.assumed(XML) is None
+    assert [row[1] for row in busbw.assumed("").rows] == ["8", "450 GB/s", "50 GB/s", "1.7 µs, 7 µs"]
+    assert [row[1] for row in busbw.assumed(PERF, "25 GB/s").rows] == ["450 GB/s", "1.7 µs, 7 µs"]
+    assert main(["busbw", "--hosts", "2"]) == 0
+    assert "assumed, as no topology is given" in capsys.readouterr().out
 
 
 def test_the_command_names_a_file_that_is_not_there(capsys):

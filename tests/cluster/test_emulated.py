@@ -20,7 +20,7 @@ from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, shar
 from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.carriers.rendezvous import RankLost
-from d2lps.cluster import ClusterError, HostLost, NoEmulation, RunFailed, emulation
+from d2lps.cluster import ClusterError, HostLost, NoAnswer, NoEmulation, RunFailed, control, emulation
 from d2lps.kvstore import Refused, Timeout
 from d2lps.topology import TopologyError
 from d2lps.units import UnitError, bandwidth
@@ -491,6 +491,13 @@ def test_a_machine_without_namespaces_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.setattr(emulation.sys, "platform", "darwin")
     with pytest.raises(NoEmulation, match="Linux only"):
         cluster.emulated()
+
+
+def test_hosts_that_do_not_start_in_time_are_no_refusal(monkeypatch):
+    emulated(hosts=1, gpus_per_host=0).close()  # skips where nothing can be emulated
+    monkeypatch.setattr(control, "ANSWER", 0.0)
+    with pytest.raises(NoAnswer, match="did not start within 0 s"):
+        cluster.emulated(hosts=1, gpus_per_host=0)
 
 
 def test_an_invalid_program_is_refused(three, tmp_path):

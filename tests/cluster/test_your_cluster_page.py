@@ -22,7 +22,7 @@ def test_a_command_prints_what_the_page_shows(command, printed, capsys, monkeypa
     assert (python, package) == ("python", "d2lps")
     if name not in COMMANDS:
         pytest.skip(f"there is no command {name}")
-    assert main([name, *options]) == 0
+    assert main([name, *options]) == (name == "hang")  # where something differs
     lines, gap, at = [line for line in capsys.readouterr().out.splitlines() if line], False, 0
     for line in printed.splitlines():
         if line == "…":
@@ -40,5 +40,5 @@ def test_programs_for_hosts_have_no_syntax_error(script):
 
 
 def test_the_page_is_short_and_shows_each_step():
-    assert len(PAGE.split()) <= 900
-    assert [step for step in re.findall(r"^## (\d)\.", PAGE, re.M)] == ["1", "2", "3", "4", "5"] and len(SHOWN) == 4
+    assert len(PAGE.split()) <= 1350
+    assert re.findall(r"^## (\d)\.", PAGE, re.M) == [*"1234567"] and len(SHOWN) == 6

@@ -11,7 +11,7 @@ import pytest
 from helpers.outputs import foreign, other_numbers, same_outputs, seen
 
 from course.book.library import Book
-from d2lps import opening
+from d2lps import opening, units
 from d2lps.messages import LANGUAGES, named, text_in
 
 ROOT = Path(__file__).parents[2]
@@ -681,6 +681,12 @@ def test_the_numbers_of_chapter_15(executed):
     assert [" 'waits'" in row[0] for row in waits[:4]] == [True, True, False, True]
     assert waits[6][0].endswith("| 1.g1 1.g0") and waits[5][0].endswith("| 1.g2 1.g1 1.g0")
     assert "missing ranks: {2}" in book.shown("recorder") and "number: 8" in book.shown("recorder")
+    assert "collective 8: rank 2 did not call it. ranks 0, 1, 3: all_reduce(1000 Float)" in book.shown("recorder")
+    rows = {row[0]: row[1:] for row in book.rows("step-seen") if len(row) == 3}
+    seconds = {name: [units.seconds(each) for each in row] for name, row in rows.items() if name != "rank"}
+    whole = seconds.pop("the whole step")
+    parts = [row for name, row in seconds.items() if not name.endswith("hidden")]
+    assert [sum(column) for column in zip(*parts, strict=True)] == pytest.approx(whole, rel=1e-2)  # as shown
     assert book.shown("files").split()[-1].startswith("12.00") and "(192, 0, 64, 64)" in book.shown("files")
     same, _, after, goes_on = book.shown("loaded").strip().split("\n")
     assert len({*same.split()}) == 1 and ast.literal_eval(after) == pytest.approx(ast.literal_eval(goes_on), rel=1e-6)

@@ -29,7 +29,7 @@ PUBLIC = (
 PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
-ROOMS = "messages units plan topology algorithms schedule trace simulate view scaling".split()
+ROOMS = "messages units plan topology algorithms schedule profile trace simulate view scaling".split()
 ROOMS += "carriers kvstore train measure cluster notebook course".split()  # course is not in the wheel
 CORE = ROOMS[: ROOMS.index("carriers")]
 

@@ -11,7 +11,7 @@ import d2lps
 from d2lps.messages import LANGUAGES, LanguageError, language, named, sentences, speak, text
 from d2lps.view.tables import table
 
-REFUSALS = "plan error unit number topology nvidia trace tensor reduction processes ranks store scaling".split()
+REFUSALS = "plan error unit number topology nvidia trace profile tensor reduction processes ranks store scaling".split()
 SOURCES = [path for each in (d2lps, course) for path in sorted(Path(each.__file__).parent.rglob("*.py"))]
 
 

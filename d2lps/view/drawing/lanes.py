@@ -28,7 +28,7 @@ from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
 WIDE, GAUGE = 1000, 88.0  # the width of the lanes, which is stretched, and of a memory bar, which is not
 BEYOND = 10.0  # how far the words below a memory bar may reach beyond it
 ROOMY, DENSE, MANY = 34.0, 22.0, 8  # the height of a row, for up to MANY devices and for more
-PALE = {"F": 0.0, "B": 0.5, "I": 0.5, "W": 0.78}  # how much paper covers the color
+PALE = {"F": 0.0, "B": 0.5, "I": 0.5, "W": 0.78, "M": 0.0, "K": 0.5}  # how much paper covers the color
 PLAIN = {"U": "ink"}  # tasks without a color; all other names are soft
 ON = (("#ffffff", "#ffffff"), ("#ffffff", "#000000"), ("#000000", "#ffffff"), ("#000000", "#000000"))
 LOOKS = (
