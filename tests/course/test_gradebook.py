@@ -15,8 +15,10 @@ from helpers.classes import notebook
 from course.classes import gradebook, handed_in, judging, notebooks, report, running
 from course.classes.__main__ import main
 from course.classes.handed_in import Task
+from d2lps import aggregate_at, sharded
 from d2lps.messages import LANGUAGES, text_in
 from d2lps.messages.marked import marked
+from d2lps.notebook.grading import attempts
 from d2lps.notebook.grading.course import ExerciseError, texts_of
 
 FIRST, RING = "01-data-parallelism", "02-ring"
@@ -466,6 +468,33 @@ def test_share_of_the_cases_counts_if_the_teacher_says_so_and_the_cases_are_show
     results[0]["rows"][0]["only_calls"] = True
     made = report.report("en", "", results, gradebook.Marking(partial=True, only_calls=0.5))
     assert made.learners["anh"]["scores"]["own-gpu"] == 0.375
+
+
+def test_cases_after_a_failure_are_judged_if_they_are_asked_for():
+    def partly(gpus):
+        return sharded(gpus) if len(gpus) != 3 else aggregate_at(gpus, gpus[0])
+
+    texts, met = texts_of("own-gpu"), {}
+    whole, first = attempts.judged(texts, partly, 100, met=met), attempts.judged(texts, partly, 100)
+    assert (whole.sentence, whole.mistake, whole.hint) == (first.sentence, first.mistake, first.hint)
+    wrong = {"n = 3", "n = 3, gpu4, gpu0, gpu7"}
+    assert met == {case.label: case.label not in wrong for case in texts.exercise().cases}
+    met = {}
+    attempts.judged(texts, lambda gpus: None, 100, met=met)
+    assert len(met) == 7 and not any(met.values())
+    met = {}
+    assert attempts.judged(texts, sharded, 100, met=met).passed and all(met.values())
+
+
+def test_verdict_is_that_of_the_first_failure_although_a_later_case_never_ends():
+    def hangs(gpus):
+        while len(gpus) == 2:
+            pass
+        return aggregate_at(gpus, gpus[0]) if len(gpus) == 4 else sharded(gpus)
+
+    met = {}
+    verdict = attempts.judged(texts_of("own-gpu"), hangs, 1, met=met)
+    assert verdict.mistake == "all-on-one" and len(met) == 7 and not any(met.values())
 
 
 def test_of_two_answers_the_one_with_more_points_counts():

@@ -432,3 +432,19 @@ def test_folder_without_own_exercises_is_refused(ours):
     ours.unlink()
     with pytest.raises(ExerciseError, match="cannot be used .*ours/.*toml"):
         all_texts()
+
+
+@pytest.mark.parametrize(
+    "table, ask, sentence",
+    [
+        ({"passed": {"en": "In {time}."}}, lambda it: it.passed(), "new.passed cannot be shown: 'time' is missing"),
+        ({}, lambda it: it.passed(), "new.passed cannot be shown: 'en' is missing"),
+        ({"mistakes": {"odd": {"vi": "Lạ."}}}, lambda it: it.hint("odd"), "new.mistakes.odd cannot be shown: 'en'"),
+        ({}, lambda texts: texts.hint("odd"), "new.mistakes.odd cannot be shown: 'en' is missing"),
+        ({"hints": [{"zh": "想想。"}]}, lambda texts: texts.ladder, "new.hints cannot be shown: 'en' is missing"),
+    ],
+)
+def test_text_that_an_author_forgot_is_named_in_a_sentence(table, ask, sentence, tmp_path):
+    with pytest.raises(ExerciseError, match=re.escape(sentence)):
+        ask(grading_course.Texts("new", tmp_path, table))
+    assert grading_course.Texts("new", tmp_path, {}).hint("inexact")
