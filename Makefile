@@ -18,7 +18,7 @@ export D2LPS_VARIANTS := $(VARIANTS)
 REPEAT := 200
 SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants grade test durations quick check figures bench bench-check faults shake simulate build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants exercise grade test durations quick check figures bench bench-check faults shake simulate build lock clean
 
 help: ## show this list
 	@sed -n 's/^\([^ :]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-17s%s\n", $$1, $$2 }'
@@ -47,6 +47,10 @@ handout: $(ready) ## write a zip per language without solutions into dist/ (OUT=
 variants: $(ready) ## compare your own cases with the solutions: VARIANTS=folder
 	@test -n '$(VARIANTS)' || { echo "Name the folder of your cases: make variants VARIANTS=folder" >&2; exit 2; }
 	$(python) -m course.handout variants '$(VARIANTS)'
+
+exercise: $(ready) ## copy an exercise of your own to start from: NAME=ring-bytes (FOLDER=own)
+	@test -n '$(NAME)' || { echo "Name your exercise: make exercise NAME=ring-bytes" >&2; exit 2; }
+	$(python) -m course.handout exercise '$(NAME)' $(if $(FOLDER),--folder '$(FOLDER)')
 
 grade: $(ready) ## grade a class: FOLDER=class OUT=report (ARGUMENTS='--language vi --jobs 4')
 	@test -n '$(FOLDER)' || { echo "Name the folder of the class: make grade FOLDER=class OUT=report" >&2; exit 2; }

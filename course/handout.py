@@ -20,18 +20,34 @@ from pathlib import Path
 
 import d2lps
 from course.book.findings import BookError
+from course.book.lesson import ID
 from course.book.library import Book
+from course.book.library import write as write_texts
+from course.book.notebook import dumps, own
 from course.book.stills import texts
 from d2lps.messages import LANGUAGES, allow_any_letter
 from d2lps.notebook.grading.attempts import judged
-from d2lps.notebook.grading.course import CARRIED, ExerciseError, all_texts, chapter_module, counted_variants, variants
+from d2lps.notebook.grading.course import (
+    CARRIED,
+    OWN,
+    ExerciseError,
+    all_texts,
+    chapter_module,
+    counted_variants,
+    every_text,
+    own_texts,
+    variants,
+)
 from d2lps.notebook.grading.exercise import SEALED, Failure
 
 WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip, so that equal contents are equal zips
 OUT = "dist"
+TEMPLATE = "examples/exercise.toml"
 ABOUT = "docs/handout"  # README.md in each language, and AGENTS.md
 FILES = ("LICENSE", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", "CITATION.cff", ".ci/setup")
 FOLDERS = ("d2lps", "course/book", "img", "benchmarks/measured")
+PLAN = "lesson_plan.toml"  # for teachers
+ABSENT = {PLAN, "solutions.py"}
 GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}
 DEADLINE = 300  # seconds for a solution in all cases, on a busy machine
 
@@ -108,7 +124,7 @@ def code_of(book: Book, slug: str) -> Iterator[tuple[str, str]]:
             yield path.name, book.load(slug).lesson
         elif path.name == "exercises.toml":
             yield path.name, exercises(book, slug)
-        elif path.suffix in (".py", ".toml", ".json") and (path.name != "solutions.py" or book.solutions):
+        elif path.suffix in (".py", ".toml", ".json") and path.name not in ({PLAN} if book.solutions else ABSENT):
             source = path.read_text("utf-8")
             yield path.name, source if book.solutions or not path.name.startswith("judge_") else unsealed(source)
     if not book.solutions and (values := carried(book.folder(slug))):
@@ -141,6 +157,29 @@ def files(book: Book, language: str) -> Iterator[tuple[str, bytes]]:
             yield f"chapters/{folder.name}/{name}", text.encode()
         path = folder / f"{language}.ipynb"
         yield f"chapters/{folder.name}/{path.name}", texts(book, chapter, draw=None)[path].encode()
+    yield from own_files(language)
+
+
+def own_files(language: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the exercises of a teacher's own, without solutions; raise BookError if one is not right or stays."""
+    for each in own_texts():
+        if not (verdict := judged(each, each.solution(), DEADLINE)).passed:
+            raise BookError(f"{each.file}: its solution is not right: {verdict.sentence}")
+        handed = re.sub(r"(?ms)^solution = (\'{3}|\"{3}).*?\1\n", "", each.file.read_text("utf-8"))
+        if "solution" in tomllib.loads(handed):
+            raise BookError(f"{each.file}: write the solution between two lines with three quotes, to be left out")
+        yield f"chapters/{OWN}/{each.file.name}", handed.encode()
+    if own_texts():
+        yield f"chapters/{OWN}/{language}.ipynb", dumps(own(own_texts(), language)).encode()
+
+
+def copy_exercise(root: Path, id: str, folder: Path) -> Path:
+    """Copy the exercise to start from into a teacher's folder, and return its path. Raises BookError."""
+    path = folder / f"{id}.toml"
+    if not ID.fullmatch(id) or id[0].isdigit() or id in every_text() or path.exists():
+        raise BookError(f"{path}: take another name, of small letters, digits and -, that no exercise has")
+    write_texts({path: (root / TEMPLATE).read_text("utf-8").replace("NAME", id.replace("-", "_"))})
+    return path
 
 
 def write(book: Book, out: Path) -> list[Path]:
@@ -182,8 +221,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_command.add_argument("--out", type=Path, help=f"the folder of the zips (default: {OUT}/)")
     variants_command = commands.add_parser("variants", help="compare a teacher's own cases with the solutions")
     variants_command.add_argument("folder", type=Path, help="has a file for each chapter, as 01-data-parallelism.py")
+    exercise_command = commands.add_parser("exercise", help="copy an exercise to start from into a folder of your own")
+    exercise_command.add_argument("name", help="such as ring-bytes; the function is then called ring_bytes")
+    exercise_command.add_argument("--folder", type=Path, default=Path(OWN), help=f"(default: {OWN}/)")
     chosen = parser.parse_args(arguments)
     try:
+        if chosen.command == "exercise":
+            print(f"wrote {copy_exercise(Book().root, chosen.name, chosen.folder)}")
+            return 0
         if chosen.command == "variants":
             refused = compare(chosen.folder)
             print(counted_variants(), *(refused or ["The solutions pass in all cases."]), sep="\n")

@@ -1,15 +1,21 @@
-"""The syllabus for teachers, ``docs/syllabus.md``, and the table of all chapters, ``docs/chapters.md``.
+"""The syllabus for teachers, the table of all chapters, and a lecture from each: ``docs/lessons.md`` in each language.
 
-Everything comes from ``toc.toml``, the texts of the chapters and ``docs/exam.md``; only the plans are chosen here.
-``python -m course.syllabus`` writes both.
+Everything comes from ``toc.toml``, the texts and lesson plans of the chapters and ``docs/exam.md``; only the plans of
+weeks are chosen here. ``python -m course.syllabus`` writes all.
 """
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from course.book.library import Book, write
+from course.book.lesson import CITE, Section
+from course.book.library import Book, Chapter, toml, write
+from course.book.notebook import captions
 from course.book.way import numbered
-from d2lps.messages import allow_any_letter
+from course.handout import PLAN
+from d2lps.messages import LANGUAGES, allow_any_letter, named, only, text_in
 from d2lps.notebook.grading.course import number
 
 PLANS = {  # weeks: the numbers of the chapters of each
@@ -94,9 +100,68 @@ def chapters(book: Book) -> str:
     return "\n".join(parts)
 
 
+def lessons(book: Book, language: str) -> str:
+    """Return a page with a lecture from each chapter: what to show, discuss and leave out, and a quiz."""
+    say = partial(text_in, language)
+    parts = [f"# {say('lessons.title')}\n\n{say('lessons.lead')}\n"]
+    for slug, titles in book.contents.items():
+        chapter, plan = book.load(slug), toml(book.folder(slug) / PLAN)
+        text, shown = chapter.texts[language], plan["picture"]
+        sections = {section.id: section for section in text.sections}
+        picture = captions(chapter, language).get(shown) or f"“{sections[shown].title}”"
+        lines = [f"{say('lessons.picture')} {_plain(book, language, picture)}"]
+        for minutes, left_out in plan["without"].items():
+            named_sections = "; ".join(_plain(book, language, sections[id].title) for id in left_out)
+            lines.append(say("lessons.without", minutes=minutes, sections=named_sections or say("lessons.nothing")))
+        asked = [f"{i}. {question[language]}\n" for i, question in enumerate(plan["questions"], 1)]
+        quiz = [f"* {_plain(book, language, question)}\n" for question in quizzes(chapter, language)]
+        title = (
+            f"## {numbered(language, slug, titles[language])}\n\n{say('lessons.minutes', count=book.minutes[slug])}\n"
+        )
+        parts += [title, "".join(f"* {line}\n" for line in lines), f"**{say('lessons.discuss')}**\n", "".join(asked)]
+        parts += [f"**{say('lessons.quiz')}**\n", "".join(quiz)] if quiz else []
+    return "\n".join(parts)
+
+
+def quizzes(chapter: Chapter, language: str) -> Iterator[str]:
+    """Yield what each prediction of a chapter asks for, in one paragraph, without an answer."""
+    for section in chapter.texts[language].sections:
+        for at, block in enumerate(section.blocks):
+            if block.kind == "cell" and (asked := _asked(chapter.cell(block.name).source)):
+                items = (
+                    f"{only(language, partial(named, item))}{f' ({unit})' if unit else ''}" for item, unit in asked
+                )
+                yield f"{_question(section, at)} **{text_in(language, 'list.comma').join(items)}**"
+
+
+def _asked(source: str) -> list[tuple[str, str]]:
+    """Return what a cell lets its readers predict, each with its unit; nothing if it asks for no prediction."""
+    calls = [node for node in ast.walk(ast.parse(re.sub(r"(?m)^[%!].*", "", source))) if isinstance(node, ast.Call)]
+    asks = [call for call in calls if getattr(call.func, "attr", "") == "predict" and len(call.args) == 2]
+    return [*ast.literal_eval(asks[0].args[1]).items()] if asks else []
+
+
+def _question(section: Section, at: int) -> str:
+    """Return the last paragraph with a question before a cell, and the list after it, in one line."""
+    before = "\n\n".join(block.text.strip() for block in section.blocks[:at] if block.kind == "prose")
+    paragraphs = [each for each in re.split(r"\n{2,}", before) if not each.startswith("#")]
+    first = max((i for i, each in enumerate(paragraphs) if re.search("[?？]", each)), default=len(paragraphs) - 1)
+    return re.sub(r"\s*\n[*\s]*", " ", "\n".join(paragraphs[first:]).replace("$$", "$"))
+
+
+def _plain(book: Book, language: str, text: str) -> str:
+    """Return a text with the names of its links, and without their addresses."""
+    links = book.links(language)
+    return re.sub(r"\[([^\[\]]*)\]\([^()\s]*\)", r"\1", CITE.sub(lambda match: links[match[1]], text)).replace("[[", "")
+
+
 def pages(book: Book) -> dict[Path, str]:
     """Return the pages that follow from the chapters, by their paths."""
-    return {book.root / FILE: syllabus(book), book.root / CHAPTERS: chapters(book)}
+    lectures = {
+        language: f"docs/lessons{'' if language == LANGUAGES[0] else f'.{language}'}.md" for language in LANGUAGES
+    }
+    made = {book.root / name: lessons(book, language) for language, name in lectures.items()}
+    return made | {book.root / FILE: syllabus(book), book.root / CHAPTERS: chapters(book)}
 
 
 if __name__ == "__main__":

@@ -19,12 +19,6 @@ def interval_texts(found: dict[str, float]) -> dict[str, str]:
 
 
 EXERCISES = {
-    "detect": Exercise(
-        ("nodes", "every", "lost", "delay", "now"),
-        tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 3, 5), (5, 0.5, 4, 0.1))),
-        judge_detect.judge,
-        fills=detection_texts,
-    ),
     "interval": Exercise(
         ("n", "hours", "delta", "restart"),
         (
@@ -47,5 +41,11 @@ EXERCISES = {
         (SaveCase(1), SaveCase(2)),
         judge_atomic_save.judge,
         fills=lambda found: {name: str(count) for name, count in found.items()},
+    ),
+    "detect": Exercise(
+        ("nodes", "every", "lost", "delay", "now"),
+        tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 3, 5), (5, 0.5, 4, 0.1))),
+        judge_detect.judge,
+        fills=detection_texts,
     ),
 }

@@ -442,21 +442,6 @@ def meet(folder):
 with tempfile.TemporaryDirectory() as folder:
     print(in_processes(meet, 3, folder))
 
-# %% exercise-detect
-def detect(nodes, every, lost, delay, now):
-    def heard(node, sent, now):
-        pass
-
-    def ended(node, now):
-        pass
-
-    def suspects(now):
-        pass
-    # TODO
-    return heard, ended, suspects
-
-d2lps.check_exercise("detect", detect)
-
 # %% exercise-interval
 def interval(n, hours, delta, restart):
     work = 0
@@ -477,3 +462,18 @@ def atomic_save(fs):
     return save, load
 
 d2lps.check_exercise("atomic-save", atomic_save)
+
+# %% exercise-detect
+def detect(nodes, every, lost, delay, now):
+    def heard(node, sent, now):
+        pass
+
+    def ended(node, now):
+        pass
+
+    def suspects(now):
+        pass
+    # TODO
+    return heard, ended, suspects
+
+d2lps.check_exercise("detect", detect)

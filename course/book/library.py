@@ -279,7 +279,7 @@ def toml(path: Path) -> dict:
         raise BookError(f"{path} is not TOML: {error}; mend it") from None
 
 
-def write(texts: dict[Path, str]) -> list[Path]:
+def write(texts: dict[Path, str | bytes]) -> list[Path]:
     """Write the files whose text differs and return their paths.
 
     All temporary files are written before the first one is put in place, so that a reader, or a failure, finds an old
@@ -288,7 +288,7 @@ def write(texts: dict[Path, str]) -> list[Path]:
     ready: list[tuple[str, Path]] = []
     try:
         for path, text in texts.items():
-            content = text.encode("utf-8")
+            content = text if isinstance(text, bytes) else text.encode("utf-8")
             if path.is_file() and path.read_bytes() == content:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ called ``section-id-1``. The last two cells say what comes next, and show the ma
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import nbformat
@@ -14,6 +14,7 @@ import nbformat
 from course.book.lesson import CITE, HEADING, HOW, MAP, NEXT, Block, literal, outside, speaking
 from course.book.library import Chapter
 from d2lps.messages import text_in
+from d2lps.notebook.grading.course import OwnTexts
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -88,6 +89,18 @@ def _without_ids(text: str) -> str:
         lines.append(f"{heading[1]} {heading[2]}" if heading else line)
         at += len(line) + 1
     return "\n".join(lines)
+
+
+def own(texts: Iterable[OwnTexts], language: str) -> nbformat.NotebookNode:
+    """Make the notebook of a teacher's own exercises."""
+    speak = {"cell_type": "code", "id": "language", "source": f'import d2lps\n\nd2lps.speak("{language}")'}
+    cells = [{"cell_type": "markdown", "id": "top", "source": f"# {text_in(language, 'book.own')}"}, speak]
+    for each in texts:
+        cells.append({"cell_type": "markdown", "id": f"text-{each.id}"[:64], "source": each.text(language)})
+        cells.append({"cell_type": "code", "id": f"exercise-{each.id}", "source": each.stub})
+    more = {"code": {"metadata": {}, "execution_count": None, "outputs": []}, "markdown": {"metadata": {}}}
+    cells = [cell | more[cell["cell_type"]] for cell in cells]
+    return nbformat.from_dict({"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5})
 
 
 def notebook(chapter: Chapter, language: str, cites: dict[str, str], end: str = "") -> nbformat.NotebookNode:

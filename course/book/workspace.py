@@ -17,10 +17,11 @@ import nbformat
 from course.book import way
 from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter, digest, write
-from course.book.notebook import dumps, notebook
+from course.book.notebook import dumps, notebook, own
 from course.book.stills import committed, place
 from d2lps.messages import LANGUAGES
 from d2lps.notebook import ranks
+from d2lps.notebook.grading.course import OWN, own_texts
 
 KEY = "d2lps"
 VIEW_METADATA = {"collapsed", "jp-MarkdownHeadingCollapsed", "scrolled", "trusted"}  # written by looking at a cell
@@ -92,6 +93,11 @@ def lay_out(book: Book) -> list[str]:
             if path != home:
                 kept_name, new_name = (file.relative_to(book.root).as_posix() for file in (home, path))
                 notes.append(f"{kept_name} is yours and stays; the newer edition is {new_name}")
+    for language in LANGUAGES if (texts := own_texts()) else ():
+        path, made = own_copy(book, OWN, language), own(texts, language)
+        made.metadata[KEY] = {"made": _content(made), "stripped": _content(made, without=STRIPPED)}
+        if not path.exists() or not touched(load(path)):
+            write({path: dumps(made)})
     return notes
 
 

@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     alone = arguments[:1] == ["gradescope"]
     options = _parser().parse_args([*PLACES, *arguments[1:]] if alone else arguments)
     speak(options.language or language())
+    from course.book.library import write
     from course.classes import gradebook, handed_in, report, running
     from course.classes.judging import Limits
     from d2lps.notebook.grading.course import ExerciseError, counted_variants, variants
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> int:
     try:
         variants()  # refused before anything is graded
         points = None if options.chapters is None else gradebook.required(options.chapters.split(","))
+        paper = gradebook.points(options.paper, paper=True)
         if options.exercises is not None:
             points = (points or {}) | gradebook.points(options.exercises)
         roster = options.roster and gradebook.Roster.read(options.roster)
@@ -54,6 +56,11 @@ def main(arguments: list[str]) -> int:
             tasks = handed_in.find(options.folder, out, sorter, alone)
             if not any(task.name for task in tasks) and not alone:
                 return _refused(text("grade.empty", folder=options.folder))
+            overrides, given = options.overrides or out / "overrides.csv", {}
+            if options.overrides or overrides.is_file():
+                given, without = gradebook.overrides(overrides, tasks, paper, roster)
+                tasks += without
+            marking = gradebook.Marking(points, paper, options.only_calls, options.partial, given)
             out.mkdir(parents=True, exist_ok=True)
             limits = Limits(options.seconds, options.memory << 20)
             progress = _progress(sum(bool(task.name) for task in tasks))
@@ -61,15 +68,15 @@ def main(arguments: list[str]) -> int:
         folder = handed_in.printable(options.folder.resolve().name)
         spoken = next((result["book"]["language"] for result in results if result["book"]["language"]), language())
         own = (options.language or spoken) if alone else language()
-        class_report = only(own, lambda: report.report(own, folder, results, points, roster, options.only_calls))
+        class_report = only(own, lambda: report.report(own, folder, results, marking, roster))
         if alone:
             files = {"results.json": only(own, lambda: gradebook.as_results(class_report))}
         else:
             files = {"class.csv": class_report.as_csv(), "class.json": class_report.as_json()}
             files |= {"class.html": class_report.as_page(), "gradebook.csv": gradebook.as_csv(class_report, roster)}
-            pages = report.feedbacks(language(), folder, results, points, options.only_calls)
+            pages = report.feedbacks(language(), folder, results, marking)
             files |= pages | {"feedback.zip": report.packed(results, pages.values())}
-        report.write(out, files)
+        write({out / name: content for name, content in files.items()})
     except (ExerciseError, gradebook.GradebookError) as error:
         return _refused(str(error))
     except OSError as error:
@@ -94,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chapters", metavar="01,02", help="those that count (default: what most have handed in)")
     parser.add_argument("--exercises", metavar="A=2,B=3", help="points (default: 1 for each required exercise)")
     parser.add_argument("--only-calls", type=_part, default=1.0, metavar="0.5", help="what calls of the package count")
+    parser.add_argument(
+        "--partial", action="store_true", help="count the part of the cases in which an answer is right"
+    )
+    parser.add_argument("--paper", default="", metavar="A=4", help="exercises on paper, and their points")
+    parser.add_argument("--overrides", type=Path, metavar="CSV", help="learner,exercise,points,comment (in --out)")
     parser.add_argument("--names", type=_names, metavar="REGEX", help="finds (?P<name>…) and (?P<id>…) in a path")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="the learners of the gradebook, with its columns")
     parser.add_argument("--due", type=datetime.fromisoformat, metavar="TIME", help="such as 2026-12-01T23:59")

@@ -2,13 +2,12 @@
 
 import ast
 import hashlib
-import inspect
 from collections.abc import Iterable, Sequence
 
-import d2lps
 from course.classes import slices
 from course.classes.slices import Cell
 from d2lps.notebook.grading.course import Texts
+from d2lps.notebook.grading.mere_calls import only_calls, said
 
 SMALLEST = 30  # statements and expressions beyond those of the stub; shorter answers are alike by chance
 
@@ -25,7 +24,8 @@ def own(names: Iterable[str], cells: Sequence[Cell], lesson: Sequence[Cell], at:
 def marks(texts: Texts, name: str, cells: Sequence[Cell], lesson: Sequence[Cell], at: int) -> tuple[str, str]:
     """Return the key of a note on an answer, or "", and a text that only equal answers share, or "" for a short one."""
     statements = own(slices.used_in(name), cells, lesson, at)
-    if _only_calls(statements, name):
+    bound = set().union(*map(slices.bound, statements))
+    if any(only_calls(each, bound) for each in [one for one in statements if name in slices.bound(one)][-1:]):
         return "only-calls", ""
     plain, solutions = _without_names(statements), texts.folder / "solutions.py"
     if _size(statements) - _size(slices.cell("stub", texts.stub).body) < SMALLEST:
@@ -35,30 +35,6 @@ def marks(texts: Texts, name: str, cells: Sequence[Cell], lesson: Sequence[Cell]
         if plain == _without_names(own([texts.id.replace("-", "_")], [cell], (), 0)):
             return "as-published", ""
     return "", hashlib.sha256(plain.encode()).hexdigest()
-
-
-def _only_calls(statements: list[ast.stmt], name: str) -> bool:
-    """Return whether an answer is a function of d2lps, or does nothing but call one with its arguments."""
-    bound = set().union(*map(slices.bound, statements))
-    match [one for one in statements if name in slices.bound(one)][-1:]:
-        case [ast.FunctionDef(body=[*_, ast.Return(ast.Call() as value)] as body)] if len(_said(body)) == 1:
-            pass
-        case [ast.Assign(value=ast.Lambda(body=ast.Call() as value)) | ast.Assign(value=value)]:
-            pass
-        case _:
-            return False
-    parts = [*value.args, *(word.value for word in value.keywords)] if isinstance(value, ast.Call) else []
-    match value.func if isinstance(value, ast.Call) else value:
-        case ast.Name(function) | ast.Attribute(ast.Name(), function) if function not in bound:
-            simple = all(isinstance(part, ast.Name | ast.Constant | ast.Starred) for part in parts)
-            return simple and function in d2lps.__all__ and inspect.isfunction(getattr(d2lps, function))
-    return False
-
-
-def _said(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return statements without texts that nothing uses, such as docstrings, and without imports."""
-    texts = [one for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)]
-    return [one for one in body if one not in texts and not isinstance(one, ast.Import | ast.ImportFrom)]
 
 
 def _size(code: list[ast.stmt]) -> int:
@@ -80,5 +56,5 @@ def _without_names(statements: list[ast.stmt]) -> str:
         if isinstance(node, ast.Nonlocal | ast.Global):
             node.names = [numbers.get(name, name) for name in node.names]
         if isinstance(getattr(node, "body", None), list):
-            node.body = _said(node.body)
+            node.body = said(node.body)
     return ast.dump(tree)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from course.classes.handed_in import Note, Task
+from course.classes.judging import SOLVED
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
-from d2lps.notebook.grading.course import ExerciseError, all_texts, number, texts_of
+from d2lps.notebook.grading.course import ExerciseError, all_texts, every_text, number, texts_of
 
 CANVAS = ("Student", "ID", "Section")  # what Canvas asks for; other columns of its export are between ID and Section
 TIMES = ("time", "last modified (submission)")  # columns with the time of a hand-in; the second is Moodle's
@@ -30,20 +32,51 @@ class GradebookError(Brief, ValueError):
         super().__init__(text(f"grade.{reason}", **values))
 
 
-def points(argument: str) -> dict[str, float]:
-    """Return exercise → points for ``"own-gpu=2,overlap"``; the second has 1. Raises GradebookError, ExerciseError."""
+@dataclass(frozen=True)
+class Marking:
+    """How answers become points.
+
+    ``points`` has the points of the exercises that count, None for the required ones of the chapters that most have
+    handed in; ``paper`` those of exercises on paper. ``only_calls`` is the part of the points of an answer that only
+    calls a function of the package. With ``partial``, an answer has the part of the cases in which it is right.
+    ``given`` maps (learner, exercise) to the points that a teacher has entered, and a comment.
+    """
+
+    points: dict[str, float] | None = None
+    paper: dict[str, float] = field(default_factory=dict)
+    only_calls: float = 1.0
+    partial: bool = False
+    given: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+
+    def part(self, row: dict) -> float:
+        """Return the part of its points that an answer has."""
+        right = 1.0 if row["state"] == SOLVED else 0.0
+        if self.partial and row["cases"] and not right:
+            right = sum(row["cases"].values()) / len(row["cases"])
+        return right * (self.only_calls if row["only_calls"] else 1)
+
+
+def points(argument: str, paper: bool = False) -> dict[str, float]:
+    """Return exercise → points for ``"own-gpu=2,overlap"``; the second has 1. Raises GradebookError, ExerciseError.
+
+    Exercises on ``paper`` are those that the course does not have.
+    """
     chosen = {}
     for part in filter(None, map(str.strip, argument.split(","))):
-        id, _, number = part.partition("=")
-        try:
-            chosen[texts_of(id.strip()).id] = value = float(number or 1)
-        except ValueError as error:
-            if isinstance(error, Brief):
-                raise
-            value = math.nan
-        if not 0 <= value < math.inf:
+        id, _, number = map(str.strip, part.partition("="))
+        if paper and id in every_text():
+            raise GradebookError("not-on-paper", id=id)
+        chosen[id if paper else texts_of(id).id] = value = _points(number or "1")
+        if value is None:
             raise GradebookError("no-points", part=part)
     return chosen
+
+
+def _points(number: str) -> float | None:
+    try:
+        return value if 0 <= (value := float(number)) < math.inf else None
+    except ValueError:
+        return None
 
 
 def required(chapters: Iterable[str]) -> dict[str, float]:
@@ -92,10 +125,13 @@ class Roster:
     def absent(self, report) -> list[str]:
         """Return the names of those who are no learner of a report."""
         there = {self.of(learner, summary["id"]) for learner, summary in report.learners.items()}
+        return [name for at, name in enumerate(self.names()) if at not in there]
+
+    def names(self) -> list[str]:
+        """Return the name of the person of each row."""
         parts = 2 if all("name" in column.casefold() for column in self.columns[:2]) else 1  # first and last name
         start = next((at for at, column in enumerate(self.columns) if "name" in column.casefold()), 0)
-        names = [" ".join(row[start : start + parts]) for row in self.rows]
-        return [name for at, name in enumerate(names) if at not in there]
+        return [" ".join(row[start : start + parts]) for row in self.rows]
 
 
 class HandInTimes(Roster):
@@ -142,6 +178,40 @@ def _forms(name: str) -> set[str]:
     return {"".join(order) for order in (words, sorted(words)) if words}
 
 
+OVERRIDES = ("learner", "exercise", "points", "comment")  # the columns of overrides.csv
+
+
+def overrides(
+    path: Path, tasks: list[Task], paper: Iterable[str] = (), roster: Roster | None = None
+) -> tuple[dict[tuple[str, str], tuple[float, str]], list[Task]]:
+    """Return (learner, exercise) → points and comment, from a CSV file, and tasks for people without work.
+
+    A learner is given as in the report, by the number in Canvas or Moodle, or as in the roster. Raises GradebookError.
+    """
+    table, given, without = Roster.read(path), {}, []
+    columns = [column.strip().casefold() for column in table.columns]
+    if missing := [name for name in OVERRIDES[:3] if name not in columns]:
+        raise GradebookError("override-columns", file=path, missing=", ".join(missing))
+    names = {known: task.learner for task in tasks if task.learner for known in (task.id, task.learner) if known}
+    known, roster = {*every_text(), *paper}, roster or Roster()
+    people = {number: name for number, name in enumerate(roster.names())}
+    people |= {number: task.learner for task in tasks if (number := roster.of(task.learner, task.id)) is not None}
+    for row in table.rows:
+        learner, id, points, said = (row[columns.index(name)].strip() if name in columns else "" for name in OVERRIDES)
+        who = names.get(learner) or people.get(roster.of(learner, learner))
+        if who is None:
+            raise GradebookError("override-learner", file=path, learner=learner)
+        if id not in known:
+            raise GradebookError("override-exercise", file=path, id=id)
+        if (value := _points(points)) is None:
+            raise GradebookError("override-points", file=path, points=points, learner=learner, id=id)
+        given[who, id] = value, said
+        if who not in names.values():
+            names[who] = who
+            without.append(Task(who, path, note=Note("by-hand")))
+    return given, without
+
+
 def as_csv(report, roster: Roster | None = None) -> str:
     """Return a line for each learner: the roster's columns, the points for each exercise, their sum, and days late.
 
@@ -164,13 +234,15 @@ def as_csv(report, roster: Roster | None = None) -> str:
         people[len(rows) - 1 if number is None else number].append(summary)
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\r\n")
-    lines.writerow([*columns, *report.points, "Total", "Days late"])
+    given = report.marking.given
+    lines.writerow([*columns, *report.points, "Total", "Days late", *["By hand"] * bool(given)])
     for row, theirs in zip(rows, people, strict=True):
         scores = {id: [one["scores"][id] for one in theirs if id in one["scores"]] for id in report.points}
+        hands = [f"{id}: {said}".rstrip(": ") for one in theirs for id, (_, said) in one["given"].items()]
         best = {id: max(found) for id, found in scores.items() if found}
         late = max((one["late"] for one in theirs if one["late"] is not None), default="")
         cells = [*(written(best.get(id)) for id in report.points), written(sum(best.values()) if best else None), late]
-        lines.writerow([*map(plain, row), *cells])
+        lines.writerow([*map(plain, row), *cells, *[plain("; ".join(hands))] * bool(given)])
     return "\ufeff" + file.getvalue()  # shows spreadsheets that this is UTF-8
 
 
@@ -195,9 +267,10 @@ def as_results(report) -> str:
         for id, points in report.points.items():
             row, score = rows.get(id), summary["scores"].get(id, 0)
             state = text(f"grade.state.{row['state'] if row else 'missing'}")
+            title = every_text()[id].title if id in every_text() else id
             said = [row["sentence"], row["hint"], *row["notes"]] if row and score < points else []
             hidden += [f"{id}: {note}" for note in (row["look"] if row else [])]
-            test = {"name": texts_of(id).title, "number": id, "score": score, "max_score": points}
+            test = {"name": title, "number": id, "score": score, "max_score": points}
             tests.append(test | {"output": "\n".join(filter(None, [state, *said]))})
     if hidden:
         tests.append({"name": text("grade.look"), "visibility": "hidden", "output": "\n".join(hidden)})

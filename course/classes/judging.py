@@ -67,6 +67,7 @@ class Row:
     notes: list[str] = field(default_factory=list)
     look: list[str] = field(default_factory=list)  # notes for the teacher alone
     only_calls: bool = False  # whether it does nothing but call a function of the package
+    cases: dict[str, bool] = field(default_factory=dict)  # label of a case → whether the answer is right there
     same: str = ""  # that of equal answers is equal
 
 
@@ -172,7 +173,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
         for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
             sandbox.limit_exercise(limits.quiet, _took_too_long)
-            trial = replace(row, notes=[*row.notes], look=[], seconds=0.0)
+            trial = replace(row, notes=[*row.notes], look=[], seconds=0.0, cases={})
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
             trial.seconds += row.seconds
@@ -184,8 +185,8 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
     return rows, missing
 
 
-def _rank(row: Row) -> tuple[int, bool]:
-    return STATES.index(row.state), row.only_calls
+def _rank(row: Row) -> tuple[int, bool, int]:
+    return STATES.index(row.state), row.only_calls, -sum(row.cases.values())
 
 
 def _took_too_long() -> None:
@@ -224,7 +225,7 @@ def _judge_one(
     running, gone = Running(nurseries, cells, answer, limits), None
     try:
         with running:
-            verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all, time.monotonic)
+            verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all, time.monotonic, row.cases)
     except Failure as failure:
         row.mistake, row.sentence, row.hint = failure.mistake, failure.sentence, texts.hint(failure.mistake)
     except Gone as error:

@@ -21,8 +21,8 @@ HARMLESS = (
     "empty",
     "other-chapter",
     "unknown-exercise",
-    "late",
     "no-times",
+    "by-hand",
     "large",
 )  # no work is left ungraded
 
@@ -63,9 +63,7 @@ class NoNotebook(Exception):
 
 def read(task: Task) -> Notebook:
     """Read a notebook; its faults are in its notes."""
-    book, path, home = Notebook(task.learner, task.path), task.path, task.home
-    if task.late:
-        book.notes.append(Note("late", {"days": task.late}))
+    book, path = Notebook(task.learner, task.path), task.path
     if task.note:
         book.notes.append(task.note)
         return book
@@ -106,9 +104,13 @@ def read(task: Task) -> Notebook:
         book.notes.append(Note("other-chapter", {"chapter": number(book.chapter)}))
         return book
     chapter_texts = {id: entry for id, entry in texts.items() if entry.folder.name == book.chapter}
-    places = [parent for parent in path.parents if home and parent.is_relative_to(home)]
-    book.answers = [_attempt(id, chapter_texts[id], cells, book.cells, checks, places) for id in chapter_texts]
+    book.answers = [_attempt(id, chapter_texts[id], cells, book.cells, checks, places(task)) for id in chapter_texts]
     return book
+
+
+def places(task: Task) -> list[Path]:
+    """Return the folders in which hints of a notebook may be counted: the learner's own, the inner ones first."""
+    return [parent for parent in task.path.parents if task.home and parent.is_relative_to(task.home)]
 
 
 def _code_cells(data: bytes) -> list[dict]:
@@ -173,7 +175,8 @@ def _chapter(cells: list[dict], checks: list[dict[str, str]], texts: dict[str, T
 @cache
 def lesson(folder: Path) -> tuple[Cell, ...]:
     """Return the code cells of the current chapter without exercises, for names that a notebook does not bind."""
-    code = read_cells((folder / "lesson.py").read_text("utf-8"))
+    file = folder / "lesson.py"  # exercises of a teacher's own have none
+    code = read_cells(file.read_text("utf-8")) if file.is_file() else ()
     return tuple(slices.cell(cell.id, cell.source) for cell in code if cell.exercise is None)
 
 

@@ -23,7 +23,7 @@ details{break-inside:avoid;border:0}details::details-content{content-visibility:
 .wide{overflow:visible}thead{display:table-header-group}}
 """
 MARKS = {"solved": "✓", "tried": "✗", "stopped": "■", "untouched": "○", "missing": "–"}
-LOOK = "⚠"
+LOOK, HAND = "⚠", "✎"
 
 
 def page(report, titles: dict[str, str]) -> str:
@@ -106,15 +106,18 @@ def _marked(notes: list) -> str:
 
 
 def _learners(report, learners: dict[str, dict]) -> str:
-    ids, best, exercises = report.exercises, report.best, report.classwide
+    ids, best, exercises = [*report.exercises, *report.marking.paper], report.best, report.classwide
     heads = [escape(text(f"grade.column.{name}")) for name in ("learner", "points", "solved", "optional", "hints")]
     for id in ids:
-        optional = f" <small>{escape(text('grade.optional'))}</small>" if exercises[id]["optional"] else ""
+        optional = f" <small>{escape(text('grade.optional'))}</small>" if exercises.get(id, {}).get("optional") else ""
         heads.append(f"{escape(id)}{optional}")
     head = "".join(f'<th scope="col">{heading}</th>' for heading in heads)
     rows = ""
     for number, (learner, entry) in enumerate(learners.items(), 1):
-        cells = "".join(f"<td>{_short(row)}{_marked(_odd(row))}</td>" for row in (best[learner].get(id) for id in ids))
+        cells = "".join(
+            f"<td>{_short(row)}{_entered(entry, id)}{_marked(_odd(row))}</td>"
+            for id, row in ((id, best[learner].get(id)) for id in ids)
+        )
         counts = (_sums(report, entry), _of(entry), _of(entry["optional"]))
         counts = "".join(f'<td class="n">{count}</td>' for count in counts)
         rows += (
@@ -157,6 +160,10 @@ def _short(row: dict | None) -> str:
     return f"{mark} <small>{escape(named)}</small>" if named else mark
 
 
+def _entered(entry: dict, id: str) -> str:
+    return f" {HAND} {written(entry['given'][id][0])}" if id in entry["given"] else ""
+
+
 def _exercises(report, titles: dict[str, str]) -> str:
     parts, before = [], None
     for id, exercise in report.classwide.items():
@@ -180,14 +187,37 @@ def _answers(report, learner: str, *odd: str) -> str:
         hint = f"<br><small>{_code(row['hint'])}</small>" if row["hint"] and row["state"] != "solved" else ""
         name = f" <code>{escape(row['mistake'])}</code>" if row["state"] in ("tried", "stopped") else ""
         hints = f" · {escape(text('grade.hints', count=row['hints']))}" if row["hints"] else ""
-        notes = "".join(f"<br><small>{escape(note)}</small>" for kind in odd for note in row[kind])
+        notes = [note for kind in odd for note in row[kind]]
+        notes = "".join(f"<br><small>{escape(note)}</small>" for note in [*_cases(row), *notes])
         where = f" <small>{escape(row['notebook'])}</small>"
         items += f"<dt>{_heading(id, exercises[id])}{where}</dt>"
-        items += f"<dd>{_state(row['state'])}{name}{hints}{sentence}{hint}{notes}</dd>"
+        items += f"<dd>{_state(row['state'])}{name}{_score(report, entry, id)}{hints}{sentence}{hint}{notes}</dd>"
+    for id in [*entry["given"], *(id for id in report.marking.paper if id not in entry["given"])]:
+        if id not in report.best[learner]:
+            items += f"<dt><code>{escape(id)}</code></dt><dd>{_score(report, entry, id).removeprefix(' · ')}</dd>"
     notes = "".join(
         f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in entry["notes"]
     )
     return f"{notes}<dl>{items}</dl>"
+
+
+def _score(report, entry: dict, id: str) -> str:
+    """Return the points for an exercise that counts, and what was entered by hand."""
+    parts = []
+    if id in report.points:
+        score = written(entry["scores"].get(id)) or "–"
+        parts.append(f"{escape(text('grade.column.points'))}: {score} / {written(report.points[id])}")
+    if id in entry["given"]:
+        parts.append(f"{HAND} {escape(text('grade.by-hand', comment=entry['given'][id][1]).rstrip(' :：'))}")
+    return "".join(f" · {part}" for part in parts)
+
+
+def _cases(row: dict) -> list[str]:
+    """Return for an answer that is not right a sentence with the cases in which it is, and those in which it is not."""
+    if row["state"] == "solved" or not row["cases"]:
+        return []
+    cases = "; ".join(f"{MARKS['solved' if met else 'tried']} {label}" for label, met in row["cases"].items())
+    return [text("grade.cases", met=sum(row["cases"].values()), count=len(row["cases"]), cases=cases)]
 
 
 def _code(sentence: str) -> str:

@@ -4,18 +4,15 @@ import csv
 import io
 import itertools
 import json
-import os
 import re
-import tempfile
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
-from pathlib import Path
 
-from course.classes.gradebook import Roster, plain, required
+from course.classes.gradebook import Marking, Roster, plain, required
 from course.classes.handed_in import printable
 from course.classes.judging import MISSING, SOLVED, STATES, UNTOUCHED
 from course.classes.page import feedback, page
@@ -35,8 +32,8 @@ class Report:
     ``language`` is that of all texts, ``folder`` the name of the class, and ``rows`` has one row for each exercise of
     each notebook. ``books`` has learner, notebook, chapter, notes, and whether it was graded, of each notebook; notes
     on a folder have no notebook, and on the folder of the class no learner. ``missing`` has what this machine cannot
-    refuse to answers, ``points`` the exercises that count, ``remarks`` sentences on the whole class, and
-    ``only_calls`` the part of the points of an answer that only calls a function of the package.
+    refuse to answers, ``points`` the exercises that count, also those on paper, ``remarks`` sentences on the whole
+    class, and ``marking`` how answers become points.
     """
 
     language: str
@@ -47,7 +44,7 @@ class Report:
     day: str
     points: dict[str, float]
     remarks: list[str] = field(default_factory=list)
-    only_calls: float = 1.0
+    marking: Marking = field(default_factory=Marking)
 
     @property
     def exercises(self) -> list[str]:
@@ -64,8 +61,8 @@ class Report:
             rows[id] = min(row, rows.get(id, row), key=self._rank)
         return best_rows
 
-    def _rank(self, row: dict) -> tuple[int, bool, int]:
-        return STATES.index(row["state"]), self.only_calls < 1 and row["only_calls"], self._late[row["notebook"]] or 0
+    def _rank(self, row: dict) -> tuple[float, int, int]:
+        return -self.marking.part(row), STATES.index(row["state"]), self._late[row["notebook"]] or 0
 
     @cached_property
     def _late(self) -> dict[str, int | None]:
@@ -75,19 +72,22 @@ class Report:
     def learners(self) -> dict[str, dict]:
         """Return learner → numbers of solved exercises and hints, scores, days late, mistakes, and notes.
 
-        ``scores`` lacks the exercises of chapters that were not handed in.
+        ``scores`` lacks the exercises of chapters that were not handed in; ``given`` has points entered by hand.
         """
         summaries = {}
         for learner, rows in self.best.items():
             books = [book for book in self.books if book["learner"] == learner]
             tried = [self._late[row["notebook"]] for row in rows.values() if row["state"] not in (UNTOUCHED, MISSING)]
             mistakes = Counter(row["mistake"] for row in rows.values() if row["mistake"] and row["state"] != UNTOUCHED)
+            given = {id: entered for (name, id), entered in self.marking.given.items() if name == learner}
+            scores = {id: points * self.marking.part(rows[id]) for id, points in self.points.items() if id in rows}
             summaries[learner] = {
                 **_counted(row for row in rows.values() if not row["optional"]),
                 "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
                 "id": books[0]["id"],
-                "scores": {id: points * self._part(rows[id]) for id, points in self.points.items() if id in rows},
+                "scores": scores | {id: value for id, (value, _) in given.items() if id in self.points},
+                "given": given,
                 "late": max(
                     (days for days in tried or [book["late"] for book in books] if days is not None), default=None
                 ),
@@ -96,10 +96,6 @@ class Report:
                 "notes": self.notes(learner),
             }
         return summaries
-
-    def _part(self, row: dict) -> float:
-        """Return the part of the points that an answer has."""
-        return (row["state"] == SOLVED) * (self.only_calls if row["only_calls"] else 1)
 
     def notes(self, learner: str) -> list[dict[str, str]]:
         """Return the notes on a learner's notebooks and folder, or for ``""`` on the folder of the class."""
@@ -163,17 +159,13 @@ class Report:
 
 
 def report(
-    language: str,
-    folder: str,
-    results: list[dict],
-    points: dict[str, float] | None = None,
-    roster: Roster | None = None,
-    only_calls: float = 1.0,
+    language: str, folder: str, results: list[dict], marking: Marking | None = None, roster: Roster | None = None
 ) -> Report:
     """Make the report from the results of the notebooks.
 
     By default the required exercises of the :func:`chapters_of_most` have one point each.
     """
+    marking = marking or Marking()
     exercises, results = all_texts(), unmarked(results, language)
     rows = [row | {"optional": exercises[row["exercise"]].optional} for result in results for row in result["rows"]]
     equal = defaultdict(set)
@@ -182,22 +174,25 @@ def report(
     for row in rows:
         others = equal[row["exercise"], row["same"]] - {row["learner"]} if row["same"] else ()
         row["copies"] = sorted(others)
-        if row["only_calls"] and row["state"] == SOLVED and only_calls < 1:
-            row["notes"] = [*row["notes"], text("grade.note.counts-less", share=f"{only_calls:.0%}")]
+        if row["only_calls"] and row["state"] == SOLVED and marking.only_calls < 1:
+            row["notes"] = [*row["notes"], text("grade.note.counts-less", share=f"{marking.only_calls:.0%}")]
         row["look"] += [text("grade.note.alike", learners=", ".join(sorted(others)))] if others else []
     missing = sorted({name for result in results for name in result["missing"]})
     day, books = datetime.now().isoformat(" ", "minutes"), [result["book"] for result in results]
-    chosen, remarks = points is not None, []
+    points, chosen, remarks = marking.points, marking.points is not None, []
     chapters = {exercises[id].folder.name for id in points} if chosen else chapters_of_most(rows)
     for number_of_book, book in enumerate(books):
+        notes = [text("grade.note.late", days=book["late"])] * bool(book["late"]) + book["notes"]
         if book["chapter"] and book["chapter"] not in chapters and book["graded"]:
-            stray = text("grade.note.stray", chapter=number(book["chapter"]))
-            books[number_of_book] = book | {"notes": [*book["notes"], stray]}
+            notes.append(text("grade.note.stray", chapter=number(book["chapter"])))
+        books[number_of_book] = book | {"notes": notes}
     if not chosen:
         points = required(chapters)
         others = {row["chapter"] for row in rows} - chapters
         remarks += [text("grade.counts", chapters=", ".join(sorted(map(number, chapters))))] if others else []
-    found = Report(language, folder, books, rows, missing, day, points, remarks, only_calls)
+    if unused := sorted({id for _, id in marking.given} - points.keys() - marking.paper.keys()):
+        remarks.append(text("grade.override-unused", ids=", ".join(unused)))
+    found = Report(language, folder, books, rows, missing, day, points | marking.paper, remarks, marking)
     if roster and (absent := roster.absent(found)):
         remarks.append(text("grade.absent", learners="; ".join(absent)))
     return found
@@ -218,16 +213,14 @@ def chapters_of_most(rows: list[dict]) -> set[str]:
     return {chapter for chapter, those in learners.items() if len(those) >= enough}
 
 
-def feedbacks(
-    language: str, folder: str, results: list[dict], points: dict[str, float] | None, only_calls: float = 1.0
-) -> dict[str, str]:
+def feedbacks(language: str, folder: str, results: list[dict], marking: Marking | None = None) -> dict[str, str]:
     """Return the files for learners: each has the language of the learner's last notebook, or else the one given."""
     files, reports = {}, {}
     spoken = {result["book"]["learner"]: result["book"]["language"] for result in results if result["book"]["language"]}
     for learner in dict.fromkeys(result["book"]["learner"] for result in results if result["book"]["learner"]):
         own = spoken.get(learner, language)
         if own not in reports:
-            reports[own] = only(own, partial(report, own, folder, results, points, None, only_calls))
+            reports[own] = only(own, partial(report, own, folder, results, marking))
         plain_name = re.sub(r'[\x00-\x1f<>:"/\\|?*]|^\.', "_", learner)[:60]
         names = (f"learners/{plain_name}{f' ({number})' if number > 1 else ''}.html" for number in itertools.count(1))
         name = next(name for name in names if name.casefold() not in map(str.casefold, files))
@@ -248,21 +241,6 @@ def packed(results: list[dict], pages: Iterable[str]) -> bytes:
         for learner, feedback_page in zip(filter(None, learners), pages, strict=True):
             archive.writestr(printable(places[learner] or f"{learner}/feedback.html"), feedback_page)
     return file.getvalue()
-
-
-def write(out: Path, files: dict[str, str | bytes]) -> list[Path]:
-    """Write files into a folder, each completely or not at all, and return their paths. Raises OSError."""
-    for name, content in files.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".", dir=out)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content if isinstance(content, bytes) else content.encode())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, out / name)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    return [out / name for name in files]
 
 
 def _counted(rows: Iterable[dict]) -> dict[str, int]:

@@ -4,6 +4,7 @@ import json
 import os
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import torch
 
+from course.book.library import digest, write
 from course.classes import handed_in, notebooks, sandbox
 from course.classes.handed_in import Task
 from course.classes.judging import Limits, Nurseries, judge
 from d2lps.messages import LANGUAGES, choose_all, text, text_in
 from d2lps.messages.marked import marked
-from d2lps.notebook.grading.course import all_texts
+from d2lps.notebook.grading.course import CHAPTERS, all_texts
+from d2lps.notebook.kept import NAME
 
+KEPT = "verdicts.json"
 SLOW_EXERCISES = 12  # exercises of a notebook that may use up their time limit
 
 
@@ -82,11 +86,22 @@ def run(
     jobs: int,
     report_result: Callable[[dict], None],
 ) -> list[dict]:
-    """Judge notebooks and return the results in all languages, in this order; ``report_result`` gets each at once."""
+    """Judge notebooks and return the results in all languages, in this order; ``report_result`` gets each at once.
+
+    Verdicts on notebooks are kept in ``out``; a notebook is judged again if it, the course or a teacher's cases differ.
+    """
+    kept, common = _kept(out), _common(limits)
+    digests = [_digest(task, common) for task in tasks]
+    results = {number: kept[digest] for number, digest in enumerate(digests) if digest in kept}
+    for number, result in results.items():
+        task = tasks[number]
+        result["book"] |= {"id": task.id, "late": task.late, "back": task.back}
+        report_result(result)
+    waiting = [(number, task) for number, task in enumerate(tasks) if number not in results]
     torch.set_num_threads(1)
-    for texts in all_texts().values():  # import the judges once for all processes
+    for texts in all_texts().values() if waiting else ():  # import the judges once for all processes
         texts.exercise()
-    nurseries, waiting, results = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
+    nurseries = Nurseries(language, limits, [folder, out]) if waiting else None
     busy: dict[int, tuple[int, Judging]] = {}
     try:
         with selectors.DefaultSelector() as selector:
@@ -112,5 +127,35 @@ def run(
         for _, judging in busy.values():
             judging.stop()
             os.waitpid(judging.process, 0)
-        nurseries.end()
+        if nurseries:
+            nurseries.end()
+    graded = {digests[number]: result for number, result in sorted(results.items()) if result["book"]["graded"]}
+    write({out / KEPT: json.dumps({digest: result for digest, result in graded.items() if digest})})
     return [results[number] for number in range(len(tasks))]
+
+
+def _kept(out: Path) -> dict[str, dict]:
+    """Return digest → result of the notebooks that were judged before."""
+    try:
+        return dict(json.loads((out / KEPT).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _common(limits: Limits) -> str:
+    """Return a digest of what all verdicts depend on beside the notebook."""
+    chosen = [path for name in ("D2LPS_TOC", "D2LPS_VARIANTS") if (path := os.environ.get(name))]
+    places = [Path(each) for each in (CHAPTERS, CHAPTERS.parent / "d2lps", Path(__file__).parent, *chosen)]
+    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    code = [digest(file.read_bytes()) for file in files if file.suffix in (".py", ".toml", ".json") and file.is_file()]
+    return digest(json.dumps([code, asdict(limits), sys.version, torch.__version__]))
+
+
+def _digest(task: Task, common: str) -> str:
+    """Return a digest of a notebook and of the hints counted beside it; nothing for other files."""
+    if not task.name or task.note or not task.path.is_file() or task.path.stat().st_size > handed_in.LARGEST:
+        return ""
+    places = notebooks.places(task)
+    hints = [file for place in places for file in sorted(place.glob(f"{NAME}/hints-*.json"))]
+    hints = [digest(file.read_bytes()) for file in hints if file.is_file() and handed_in.within(file, places[-1])]
+    return digest(json.dumps([common, task.learner, task.name, digest(task.path.read_bytes()), hints]))

@@ -31,6 +31,8 @@ FILES = (
     "progress.js",
     "api.js",
     "copy.js",
+    "show.js",
+    "show.css",
     "search.js",
     "terms.css",
     "cheat-sheet.css",

@@ -16,6 +16,7 @@ from pathlib import Path
 import d2lps
 from course.book.findings import BookError
 from course.book.library import digest
+from course.handout import PLAN
 from d2lps.notebook.grading.course import TITLE
 
 DATA = (".toml", ".js", ".css")  # files that modules of the package read, each beside its module
@@ -34,6 +35,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def inputs(chapter: Path) -> Iterator[str]:
     """Yield a line for each input of the chapter in this folder: its name, and a digest of what counts of it."""
     package, files = Path(d2lps.__file__).parent, [path for path in sorted(chapter.iterdir()) if path.is_file()]
+    files = [path for path in files if path.name != PLAN]
     code = [_read(path) for path in files if path.suffix == ".py"]
     names, shown = (set().union(*map(find, code)) for find in (_names, _shown))
     found = Package(package).used_by(code)

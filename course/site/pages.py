@@ -10,7 +10,7 @@ from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
 from course.book.way import numbered
-from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, terms
+from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, show, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code
@@ -115,7 +115,9 @@ class Site:
                 sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
             entries.append(search.Entry(page_title, title, url, search.words(inside), search.defined(inside)))
-        body[0] = body[0].replace("</h1>", f"</h1>{self._before(slug)}", 1)
+        body[0] = body[0].replace(
+            "</h1>", f"</h1>{self._before(slug)}{'' if self.paper else show.button(self.language)}", 1
+        )
         body += [] if self.paper else [self._after(slug)]
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
@@ -131,8 +133,8 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            (*PLAYS, "../_static/ask.js", "../_static/terms.js", PROGRESS, *tries),
-            ("terms.css", "edit.css"),
+            (*PLAYS, "../_static/ask.js", "../_static/terms.js", PROGRESS, f"../_static/{show.SCRIPT}", *tries),
+            ("terms.css", "edit.css", show.LOOK),
             slug,
         )
 

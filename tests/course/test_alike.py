@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.classes import solving
 
+import d2lps
 from course.classes import alike, judging, notebooks, report, running, slices
 from course.classes.handed_in import Task
 from d2lps.messages import text
@@ -103,3 +104,29 @@ def test_learners_with_equal_answers_are_named_to_the_teacher_and_alone_ones_are
     equal = {"anh/1": "mei", "mei/1": "anh", "anh/2": "mei"}
     notes = {place: [text("grade.note.alike", learners=other)] for place, other in equal.items()}
     assert said == dict.fromkeys(places, []) | notes
+
+
+# ---- at home
+
+
+def mere_call(gpus):
+    """My plan."""
+    return d2lps.sharded(gpus)
+
+
+def own_work(gpus):
+    names = list(gpus)
+    return d2lps.sharded(names)
+
+
+@pytest.mark.parametrize("answer, told", [(d2lps.sharded, True), (mere_call, True), (own_work, False)])
+def test_check_says_that_a_right_answer_only_calls_the_package(answer, told):
+    verdict = d2lps.check_exercise("own-gpu", answer)
+    assert verdict.passed and (text("checks.only-calls") in verdict.sentence) == told
+
+
+def test_wrong_answer_is_not_told_that_it_only_calls():
+    verdict = d2lps.check_exercise("overlap", d2lps.aggregate_at)
+    assert verdict.passed and text("checks.only-calls") in verdict.sentence
+    verdict = d2lps.check_exercise("overlap", lambda gpus, cpu, chunks: d2lps.aggregate_at(gpus, cpu))
+    assert not verdict.passed and text("checks.only-calls") not in verdict.sentence

@@ -622,3 +622,32 @@ def test_every_answer_cell_has_what_nbgrader_reads():
                 }  # fmt: skip
                 ids.append(about["grade_id"])
         assert len(ids) == len(set(ids)) > 0
+
+
+def test_change_of_points_judges_nothing_again_and_a_changed_notebook_is_judged(tmp_path, monkeypatch):
+    folder, out = tmp_path / "class", tmp_path / "report"
+    partly = (
+        "def own_gpu(gpus):\n    return d2lps.aggregate_at(gpus, gpus[0]) if len(gpus) == 3 else d2lps.sharded(gpus)"
+    )
+    path = hand_in(folder, "anh", notebook(FIRST, {"own-gpu": partly}))
+    command = [str(folder), "--out", str(out), "--language", "en", "--exercises"]
+    out.mkdir()
+    (out / "overrides.csv").write_text("learner,exercise,points,comment\nanh,overlap,2,orally\n")
+    assert main([*command, "own-gpu,overlap"]) == 0
+    judged = told(out)
+    monkeypatch.setattr(running, "Nurseries", lambda *_: pytest.fail("an answer is judged again"))
+    assert main([*command, "own-gpu=7,overlap=3", "--partial"]) == 0
+    again = told(out)
+    assert [each["learners"]["anh"]["scores"] for each in (judged, again)] == [
+        {"own-gpu": 0, "overlap": 2}, {"own-gpu": 5, "overlap": 2},
+    ]  # fmt: skip
+    assert again["answers"] == judged["answers"]
+    path.write_text(path.read_text("utf-8").replace("len(gpus) == 3", "len(gpus) == 2"))
+    with pytest.raises(pytest.fail.Exception, match="judged again"):
+        main([*command, "own-gpu"])
+    path.write_text(path.read_text("utf-8").replace("len(gpus) == 2", "len(gpus) == 3"))
+    (variants := tmp_path / "own").mkdir()
+    (variants / f"{FIRST}.py").write_text("CASES = {}")
+    monkeypatch.setenv("D2LPS_VARIANTS", str(variants))
+    with pytest.raises(pytest.fail.Exception, match="judged again"):
+        main([*command, "own-gpu"])

@@ -15,8 +15,10 @@ from helpers.classes import notebook
 from course.classes import gradebook, handed_in, judging, notebooks, report, running
 from course.classes.__main__ import main
 from course.classes.handed_in import Task
+from d2lps import aggregate_at, sharded
 from d2lps.messages import LANGUAGES, text_in
 from d2lps.messages.marked import marked
+from d2lps.notebook.grading import attempts
 from d2lps.notebook.grading.course import ExerciseError, texts_of
 
 FIRST, RING = "01-data-parallelism", "02-ring"
@@ -272,7 +274,7 @@ def test_each_learner_has_a_line_and_each_exercise_its_points():
             "mei/1": {"own-gpu": "stopped"},
             "minh": {},
         },
-        points=gradebook.points("own-gpu=2, overlap=0.5,split"),
+        marking=gradebook.Marking(gradebook.points("own-gpu=2, overlap=0.5,split")),
     )
     assert lines(gradebook.as_csv(made)) == [
         ["Student", "ID", "Section", "own-gpu", "overlap", "split", "Total", "Days late"],
@@ -359,7 +361,7 @@ def test_chapters_of_half_the_class_count_or_else_those_of_most():
 
 
 def test_chosen_chapters_count_whatever_was_handed_in():
-    made = graded({"anh/1": {"own-gpu": "solved"}}, points=gradebook.required(["02", " 01"]))
+    made = graded({"anh/1": {"own-gpu": "solved"}}, marking=gradebook.Marking(gradebook.required(["02", " 01"])))
     assert {texts_of(id).folder.name for id in made.points} == {FIRST, RING}
     with pytest.raises(ExerciseError, match="no chapter '99'; there are 01, 02"):
         gradebook.required(["01", "99"])
@@ -383,14 +385,16 @@ def test_answer_that_only_calls_the_package_counts_as_chosen_and_its_learner_is_
     for result in results:
         result["rows"][0]["only_calls"] = True
     results += results_of({"mei/3": {"own-gpu": "solved"}})  # a later answer of her own
-    half, whole = (report.report("en", "class", results, only_calls=part) for part in (0.5, 1.0))
+    half, whole = (report.report("en", "class", results, gradebook.Marking(only_calls=part)) for part in (0.5, 1.0))
     assert [half.learners[name]["scores"]["own-gpu"] for name in ("anh", "mei")] == [0.5, 1]
     assert [whole.learners[name]["scores"]["own-gpu"] for name in ("anh", "mei")] == [1, 1]
-    anh, mei = report.feedbacks("en", "class", results, None, 0.5).values()
+    anh, mei = report.feedbacks("en", "class", results, gradebook.Marking(only_calls=0.5)).values()
     assert "so it counts 50% of the points" in anh and "0.5 / 2" in anh and "50%" not in mei
     assert "50%" not in str(whole.rows)
     alone = [result for result in results if result["book"]["learner"] == "anh"]
-    test = json.loads(gradebook.as_results(report.report("en", "", alone, only_calls=0.5)))["tests"][0]
+    test = json.loads(gradebook.as_results(report.report("en", "", alone, gradebook.Marking(only_calls=0.5))))["tests"][
+        0
+    ]
     assert (test["score"], test["max_score"]) == (0.5, 1) and "50% of the points" in test["output"]
 
 
@@ -435,9 +439,6 @@ def test_what_to_look_at_begins_with_copies_and_ends_with_who_is_late():
     for result in results:
         result["rows"][0]["look"] = ["odd"]
         result["rows"][0]["same"] = "x" * (result["book"]["learner"] != "chi")
-        result["book"]["notes"] = (
-            [text_in("en", "grade.note.late", days=days)] if (days := result["book"]["late"]) else []
-        )
     page = report.report("en", "class", results).as_page()
     items = re.findall(r"<li>(.*?)</li>", page.partition("<h2>")[0])
     assert [re.sub("<[^>]*>", "", item) for item in items] == [
@@ -446,6 +447,124 @@ def test_what_to_look_at_begins_with_copies_and_ends_with_who_is_late():
         "Handed in late; days: 1. dung, dung/1",
         "Handed in late; days: 2. anh, anh/1; chi, chi/1",
     ]
+
+
+# ---- points that a teacher chooses
+
+
+def in_cases(state: str, *right: bool) -> list[dict]:
+    results = results_of({"anh/1": {"own-gpu": state, "overlap": "solved"}})
+    results[0]["rows"][0]["cases"] = {f"n = {n}": met for n, met in enumerate(right, 1)}
+    return results
+
+
+def test_share_of_the_cases_counts_if_the_teacher_says_so_and_the_cases_are_shown_in_any_case():
+    results = in_cases("tried", True, True, False, True)
+    whole, partial = (report.report("en", "", results, gradebook.Marking(partial=part)) for part in (False, True))
+    assert [made.learners["anh"]["scores"]["own-gpu"] for made in (whole, partial)] == [0, 0.75]
+    said = "Right in 3 of 4 cases: ✓ n = 1; ✓ n = 2; ✗ n = 3; ✓ n = 4"
+    (learner,) = report.feedbacks("en", "", results, gradebook.Marking(partial=True)).values()
+    assert said in learner and "Points: 0.75 / 1" in learner and "1.75 / 2" in learner and said in whole.as_page()
+    results[0]["rows"][0]["only_calls"] = True
+    made = report.report("en", "", results, gradebook.Marking(partial=True, only_calls=0.5))
+    assert made.learners["anh"]["scores"]["own-gpu"] == 0.375
+
+
+def test_cases_after_a_failure_are_judged_if_they_are_asked_for():
+    def partly(gpus):
+        return sharded(gpus) if len(gpus) != 3 else aggregate_at(gpus, gpus[0])
+
+    texts, met = texts_of("own-gpu"), {}
+    whole, first = attempts.judged(texts, partly, 100, met=met), attempts.judged(texts, partly, 100)
+    assert (whole.sentence, whole.mistake, whole.hint) == (first.sentence, first.mistake, first.hint)
+    wrong = {"n = 3", "n = 3, gpu4, gpu0, gpu7"}
+    assert met == {case.label: case.label not in wrong for case in texts.exercise().cases}
+    met = {}
+    attempts.judged(texts, lambda gpus: None, 100, met=met)
+    assert len(met) == 7 and not any(met.values())
+    met = {}
+    assert attempts.judged(texts, sharded, 100, met=met).passed and all(met.values())
+
+
+def test_verdict_is_that_of_the_first_failure_although_a_later_case_never_ends():
+    def hangs(gpus):
+        while len(gpus) == 2:
+            pass
+        return aggregate_at(gpus, gpus[0]) if len(gpus) == 4 else sharded(gpus)
+
+    met = {}
+    verdict = attempts.judged(texts_of("own-gpu"), hangs, 1, met=met)
+    assert verdict.mistake == "all-on-one" and len(met) == 7 and not any(met.values())
+
+
+def test_of_two_answers_the_one_with_more_points_counts():
+    (first,), (second,) = in_cases("tried", True, False, False), in_cases("stopped", True, True, False)
+    second["book"]["notebook"] = second["rows"][0]["notebook"] = "anh/2"
+    best = report.report("en", "", [first, second], gradebook.Marking(partial=True)).best["anh"]
+    assert best["own-gpu"]["notebook"] == "anh/2"
+    assert report.report("en", "", [first, second]).best["anh"]["own-gpu"]["notebook"] == "anh/1"
+
+
+def entered(tmp_path: Path, *rows: str, columns: str = "learner,exercise,points,comment", **more: object) -> tuple:
+    (path := tmp_path / "overrides.csv").write_text("\n".join([columns, *rows]) + "\n", "utf-8")
+    tasks = [Task("anh", Path(), name="anh/1", id="4711"), Task("mei", Path(), name="mei/1")]
+    return gradebook.overrides(path, tasks, **more)
+
+
+def test_points_entered_by_hand_replace_those_of_the_judge_and_are_marked(tmp_path):
+    given, without = entered(
+        tmp_path, "anh,own-gpu,0.5,said so orally", "4711,essay,3,", "mei,both-ways,1,", paper=["essay"]
+    )
+    assert given == {
+        ("anh", "own-gpu"): (0.5, "said so orally"), ("anh", "essay"): (3, ""), ("mei", "both-ways"): (1, ""),
+    } and not without  # fmt: skip
+    marking = gradebook.Marking(paper={"essay": 4.0}, given=given)
+    made = report.report("en", "", in_cases("tried", False) + results_of({"mei/1": {"own-gpu": "solved"}}), marking)
+    first, anh, mei = lines(gradebook.as_csv(made))
+    assert first[3:] == ["own-gpu", "overlap", "essay", "Total", "Days late", "By hand"]
+    assert anh[3:] == ["0.5", "1", "3", "4.5", "0", "own-gpu: said so orally; essay"]
+    assert mei[3:] == ["1", "", "", "1", "0", "both-ways"]
+    assert "change nothing: both-ways." in report.summary(made)
+    pages = report.feedbacks("en", "", in_cases("tried", False), marking)
+    for page in (made.as_page(), *pages.values()):
+        assert "Points: 0.5 / 1 · ✎ entered by hand: said so orally" in page and "Points: 3 / 4 · ✎" in page
+    assert "✎ 0.5" in made.as_page().partition("<h2>Exercises")[0]
+
+
+def test_somebody_of_the_roster_without_work_can_have_points_on_paper(tmp_path):
+    (tmp_path / "roster.csv").write_text(MOODLE)
+    roster = gradebook.Roster.read(tmp_path / "roster.csv")
+    given, (task,) = entered(tmp_path, "never@x.org,essay,2,", "Never Came,essay,3,", paper=["essay"], roster=roster)
+    assert given == {("Never Came", "essay"): (3, "")} and task.learner == "Never Came"
+    book = running._about(task, [note.key for note in notebooks.read(task).notes])
+    results = [{"book": book, "rows": [], "missing": []}]
+    made = report.report("en", "", results, gradebook.Marking({}, {"essay": 4.0}, given=given), roster)
+    assert lines(gradebook.as_csv(made, roster))[2] == ["Never", "Came", "never@x.org", "3", "3", "", "essay"]
+
+
+@pytest.mark.parametrize(
+    "row, sentence",
+    [
+        ("minh,own-gpu,1,", "no learner 'minh'"),
+        ("anh,own-cpu,1,", "no exercise 'own-cpu'; name one on paper with `--paper own-cpu=4`"),
+        ("anh,own-gpu,half,", "'half' is no number of points for own-gpu of anh"),
+        ("anh,own-gpu,-1,", "'-1' is no number of points"),
+        ("anh,own-gpu,nan,", "'nan' is no number of points"),
+    ],
+)
+def test_points_entered_wrongly_are_refused_with_the_cell(tmp_path, row, sentence):
+    with pytest.raises(gradebook.GradebookError, match=re.escape(sentence)):
+        entered(tmp_path, row)
+
+
+def test_points_entered_without_their_column_are_refused(tmp_path):
+    with pytest.raises(gradebook.GradebookError, match="has no column points"):
+        entered(tmp_path, "anh,own-gpu,1", columns="learner,exercise,mark")
+
+
+def test_exercise_of_the_course_is_none_on_paper():
+    with pytest.raises(gradebook.GradebookError, match="own-gpu is an exercise of the course"):
+        gradebook.points("own-gpu=3", paper=True)
 
 
 # ---- feedback
@@ -457,7 +576,7 @@ def test_feedback_goes_back_under_the_names_of_the_download(tmp_path):
              "12-34 - Chi Vu - Nov 2, 2026 1159 PM/a.ipynb", "anon_Ab3dE_81_a.zip"]  # fmt: skip
     put(tmp_path / "class", *names)
     results = [{"book": running._about(task, []), "rows": [], "missing": []} for task in found(tmp_path / "class")]
-    pages = report.feedbacks("en", "class", results, None)
+    pages = report.feedbacks("en", "class", results)
     with zipfile.ZipFile(io.BytesIO(report.packed(results, pages.values()))) as archive:
         packed = {name: archive.read(name).decode() for name in archive.namelist()}
     assert {name: re.search("<h1>Feedback for (.*?)</h1>", page)[1] for name, page in packed.items()} == {
@@ -475,7 +594,7 @@ def test_feedback_has_the_learners_language_and_no_other_learner():
         row = judging.Row(learner, f"{learner}/1", FIRST, "own-gpu", "tried", sentence=sentence, notes=["own note"])
         row.look = ["equal to another"]
         results.append({"book": about | {"language": language, "graded": True}, "rows": [asdict(row)], "missing": []})
-    pages = report.feedbacks("en", "class", results, None)
+    pages = report.feedbacks("en", "class", results)
     assert [*pages] == ["learners/anh.html", "learners/mei.html", "learners/ANH (2).html", "learners/a_b.html"]
     for page, (learner, language) in zip(pages.values(), {"anh": "vi", "mei": "zh", "ANH": "en"}.items(), strict=False):
         assert text_in(language, "grade.feedback", learner=learner) in page and f"said in {language}" in page
@@ -484,7 +603,9 @@ def test_feedback_has_the_learners_language_and_no_other_learner():
 
 
 def test_gradescope_gets_points_and_only_teachers_get_what_looks_odd():
-    made = graded({"me/1": {"own-gpu": "solved", "overlap": "tried"}}, points={"own-gpu": 2.0, "overlap": 3.0})
+    made = graded(
+        {"me/1": {"own-gpu": "solved", "overlap": "tried"}}, marking=gradebook.Marking({"own-gpu": 2.0, "overlap": 3.0})
+    )
     made.rows[0]["look"], made.rows[1]["sentence"], made.rows[1]["notes"] = ["copied"], "too slow", ["twice"]
     written = json.loads(gradebook.as_results(made))
     solved, tried, odd = written["tests"]

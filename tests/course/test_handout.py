@@ -25,6 +25,7 @@ from course.site.pages import Site
 from course.site.pdf import bound
 from course.site.runs import Run
 from d2lps.messages import LANGUAGES
+from d2lps.notebook.grading import course as grading_course
 from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, every_text
 
 ROOT = CHAPTERS.parent
@@ -324,3 +325,126 @@ def test_a_class_is_graded_by_the_choice_and_by_ones_own_cases(mine, tmp_path, m
     assert not any(row["notes"] for row in report["answers"]) and not any(book["notes"] for book in report["notebooks"])
     page = (tmp_path / "report/class.html").read_text("utf-8")
     assert f"Edition {d2lps.__version__} · mine" in page and "Cases of your own: own-gpu: 2" in page
+
+
+# ---- an exercise of a teacher's own
+
+
+@pytest.fixture
+def ours(tmp_path, monkeypatch):
+    """A teacher's own exercise beside chapter 01, as ``make exercise`` writes it."""
+    assert handout.main(["exercise", "ring-bytes", "--folder", str(tmp_path / "ours")]) == 0
+    (tmp_path / "mine.toml").write_text('chapters = ["01"]\nexercises = ["ring-bytes"]\nown = "ours"\n')
+    monkeypatch.setenv("D2LPS_TOC", str(tmp_path / "mine.toml"))
+    return tmp_path / "ours/ring-bytes.toml"
+
+
+def in_our_notebook(language: str, code: str | None = None) -> dict:
+    """Return the notebook of a handout, with this code in the place of the stub."""
+    book = json.loads(dict(handout.own_files(language))[f"chapters/own/{language}.ipynb"])
+    *_, cell = book["cells"]
+    if code:
+        cell["source"] = f'{code}\nd2lps.check_exercise("ring-bytes", ring_bytes)'
+    return book
+
+
+def test_exercise_of_ones_own_goes_from_the_template_to_the_grade(ours, tmp_path, monkeypatch):
+    (handed, _), *_ = [*handout.own_files("vi")]
+    files = dict(handout.own_files("vi"))
+    text = files[handed].decode()
+    assert handed == "chapters/own/ring-bytes.toml" and "solution =" not in text and "2 * (n - 1)" not in text
+    assert len(ours.read_text("utf-8").splitlines()) <= 45
+    solving, one_way = "def ring_bytes(n, nbytes):\n    return {}2 * (n - 1) / n * nbytes", "0.5 * "
+    learners = {"an": solving.format(""), "mei": solving.format(one_way), "minh": None, "lan": "ring_bytes = print"}
+    for (learner, code), language in zip(learners.items(), ("en", "vi", "zh", "vi"), strict=True):
+        hand_in(tmp_path / "class", learner, json.dumps(in_our_notebook(language, code)))
+    command = [sys.executable, "-m", "course.classes", "class", "--out", "report", "--language", "en", "--partial"]
+    run = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "capture_output": True, "timeout": 300}
+    assert subprocess.run(command, **run).returncode == 0
+    report = reported(tmp_path / "report")
+    assert {row["learner"]: (row["state"], row["mistake"]) for row in report["answers"]} == {
+        "an": ("solved", ""), "mei": ("tried", "one-way"), "minh": ("untouched", "todo"),
+        "lan": ("tried", "nothing-returned"),
+    }  # fmt: skip
+    scores = {learner: summary["scores"]["ring-bytes"] for learner, summary in report["learners"].items()}
+    assert scores == {"an": 1, "mei": 0.25, "minh": 0, "lan": 0}  # half of nothing is right for one GPU
+    page = (tmp_path / "report/learners/mei.html").read_text("utf-8")
+    assert 'lang="vi"' in page and "So many bytes add up the gradients." in page
+    # A learner has the folder, and no choice.
+    home = tmp_path / "handout/chapters/own"
+    home.mkdir(parents=True)
+    (home / "ring-bytes.toml").write_text(text, "utf-8")
+    monkeypatch.setattr(grading_course, "CHAPTERS", home.parent)
+    monkeypatch.delenv("D2LPS_TOC")
+    for path in CHAPTERS.glob("*/exercises.toml"):
+        (home.parent / path.parent.name).mkdir()
+        (home.parent / path.parent.name / "exercises.toml").write_bytes(path.read_bytes())
+    verdict = d2lps.check_exercise("ring-bytes", lambda n, nbytes: (n - 1) / n * nbytes)
+    assert (
+        verdict.mistake == "one-way" and "n = 2, nbytes = 100: your answer is 50.0, but 100 would" in verdict.sentence
+    )
+    with pytest.raises(ExerciseError, match="this edition has no solution"):
+        d2lps.solution("ring-bytes")
+
+
+@pytest.mark.parametrize(
+    "old, new, sentence",
+    [
+        ('title = "The bytes that a ring sends"', "", "`title` is missing"),
+        ('title = "The bytes that a ring sends"', "title = 3", "`title` is no text"),
+        ('title = "The bytes that a ring sends"', 'title = { fr = "Octets" }', "`title` is no text"),
+        ("def ring_bytes(n, nbytes):\n    return None", "def ring(n):\n    return None", "no function `ring_bytes`"),
+        (
+            "given = [1, 100]",
+            "given = [1]",
+            "case 4 has to be { given = […], right = … }, with a value for each of: n, nb",
+        ),
+        ("right = 0 }", "right = 0, lost = 1 }", "case 4 names the mistake `lost`, but [mistakes] has no hint"),
+        ("minutes = 10", "minutes = ", "ring-bytes.toml is not an exercise: Invalid value (at line 4"),
+    ],
+)
+def test_fault_of_an_own_exercise_is_told_in_a_sentence(ours, old, new, sentence):
+    source = ours.read_text("utf-8")
+    assert old in source
+    ours.write_text(source.replace(old, new), "utf-8")
+    with pytest.raises(ExerciseError, match=re.escape(sentence)):
+        all_texts()
+
+
+def test_own_exercise_whose_solution_is_wrong_or_would_stay_is_not_handed_out(ours):
+    source = ours.read_text("utf-8")
+    ours.write_text(source.replace("return 2 * (n - 1)", "return 3 * (n - 1)"), "utf-8")
+    with pytest.raises(BookError, match="its solution is not right: n = 2, nbytes = 100: your answer is 150.0"):
+        [*handout.own_files("en")]
+    one_line = "solution = 'def ring_bytes(n, nbytes): return 2 * (n - 1) / n * nbytes'"
+    ours.write_text(re.sub(r"(?ms)^solution = .*?^'''$", one_line, source), "utf-8")
+    with pytest.raises(BookError, match="between two lines with three quotes"):
+        [*handout.own_files("en")]
+
+
+def test_name_that_an_exercise_has_is_not_taken_again(tmp_path, capsys):
+    for name in ("own-gpu", "2-bytes", "Ring"):
+        assert handout.main(["exercise", name, "--folder", str(tmp_path)]) == 1
+        assert "take another name" in capsys.readouterr().err
+
+
+def test_folder_without_own_exercises_is_refused(ours):
+    ours.unlink()
+    with pytest.raises(ExerciseError, match="cannot be used .*ours/.*toml"):
+        all_texts()
+
+
+@pytest.mark.parametrize(
+    "table, ask, sentence",
+    [
+        ({"passed": {"en": "In {time}."}}, lambda it: it.passed(), "new.passed cannot be shown: 'time' is missing"),
+        ({}, lambda it: it.passed(), "new.passed cannot be shown: 'en' is missing"),
+        ({"mistakes": {"odd": {"vi": "Lạ."}}}, lambda it: it.hint("odd"), "new.mistakes.odd cannot be shown: 'en'"),
+        ({}, lambda texts: texts.hint("odd"), "new.mistakes.odd cannot be shown: 'en' is missing"),
+        ({"hints": [{"zh": "想想。"}]}, lambda texts: texts.ladder, "new.hints cannot be shown: 'en' is missing"),
+    ],
+)
+def test_text_that_an_author_forgot_is_named_in_a_sentence(table, ask, sentence, tmp_path):
+    with pytest.raises(ExerciseError, match=re.escape(sentence)):
+        ask(grading_course.Texts("new", tmp_path, table))
+    assert grading_course.Texts("new", tmp_path, {}).hint("inexact")

@@ -183,3 +183,24 @@ def test_jupyterlab_is_started_for_this_machine_only_at_the_chosen_chapter(book,
         "--allow-root",
     ]
     assert "false" in json.loads((SETTINGS / "overrides.json").read_text())[NOTES]["fetchNews"]
+
+
+def test_notebook_of_own_exercises_is_in_the_workspace_and_stays_once_edited(book, capsys, monkeypatch):
+    own = book.root / "ours/ring-bytes.toml"
+    own.parent.mkdir()
+    own.write_text((ROOT / "examples/exercise.toml").read_text("utf-8").replace("NAME", "ring_bytes"), "utf-8")
+    (book.root / "mine.toml").write_text('own = "ours"\n')
+    monkeypatch.setenv("D2LPS_TOC", str(book.root / "mine.toml"))
+    lab(book, capsys)
+    path = book.root / "workspace/vi/own.ipynb"
+    made = load(path)
+    assert [cell["id"] for cell in made.cells] == ["top", "language", "text-ring-bytes", "exercise-ring-bytes"]
+    nbformat.validate(made)
+    own.write_text(own.read_text("utf-8").replace("The bytes", "All bytes"), "utf-8")
+    lab(book, capsys)
+    assert "All bytes" in path.read_text("utf-8")
+    made = load(path)
+    made.cells[-1].source = "mine"
+    path.write_text(dumps(made), "utf-8")
+    lab(book, capsys)
+    assert load(path).cells[-1].source == "mine"

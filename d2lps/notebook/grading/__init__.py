@@ -9,6 +9,8 @@ the names of this room; judges of answers that are not plans lie beside it::
     calls        calls an answer, stops it in time, turns its errors into sentences; plays it as all ranks of a group
     elsewhere    asks an answer in another process, for its gradient, and measures the objects that it keeps
     course       finds the texts, stubs, solutions and judges of the chapters
+    mere_calls   finds answers that only call the package
+    own          reads exercises of a teacher's own
     edits        makes typical wrong answers out of solutions
 """
 

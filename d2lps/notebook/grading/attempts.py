@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 
 from d2lps import units
@@ -10,7 +11,8 @@ from d2lps.messages import text
 from d2lps.notebook import kept
 from d2lps.notebook.grading.calls import Overtime, within
 from d2lps.notebook.grading.course import Texts, texts_of
-from d2lps.notebook.grading.exercise import TODO, Exercise, Failure, Verdict, time_text
+from d2lps.notebook.grading.exercise import TODO, Ended, Exercise, Failure, Verdict, time_text
+from d2lps.notebook.grading.mere_calls import calls_package
 from d2lps.notebook.grading.plan_judge import PlanJudge
 from d2lps.trace import Trace
 from d2lps.view.tables import Source, source
@@ -21,8 +23,9 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
 
     The answer is called with copies, so it may change its arguments, and an error it raises becomes a sentence. A
     failed attempt shows the hint for its mistake, and offers the exercise's general hints, one after the other; the
-    unchanged stub fails, too, and offers none. The workspace stores which exercises were passed, and how often the
-    hint for each mistake was given: see :func:`~d2lps.progress`.
+    unchanged stub fails, too, and offers none. The verdict on a right answer that only calls a function of the package
+    says so. The workspace stores which exercises were passed, and how often the hint for each mistake was given: see
+    :func:`~d2lps.progress`.
 
     Args:
         id: The exercise, such as ``"own-gpu"``.
@@ -48,6 +51,8 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     """
     texts, allowed = texts_of(id), units.seconds(deadline)
     verdict = judged(texts, answer, allowed)
+    if verdict.passed and calls_package(answer):
+        verdict = replace(verdict, sentence="\n".join([verdict.sentence, "", text("checks.only-calls")]))
     if verdict.passed and kept.kept("passed", id) is None:
         kept.keep("passed", id, {"day": date.today().isoformat()})
     if verdict.hint:
@@ -55,20 +60,37 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     return verdict
 
 
-def judged(texts: Texts, answer: Callable, allowed: float, used: Callable[[], float] = time.process_time) -> Verdict:
-    """Return the verdict on an answer, without storing anything; ``used`` is a clock of the time that it takes."""
-    exercise, labels = texts.exercise(), []
+def judged(
+    texts: Texts,
+    answer: Callable,
+    allowed: float,
+    used: Callable[[], float] = time.process_time,
+    met: dict[str, bool] | None = None,
+) -> Verdict:
+    """Return the verdict on an answer, without storing anything; ``used`` is a clock of the time that it takes.
+
+    Without ``met``, the first failure ends the judgement. Otherwise the cases after it are judged, too, and ``met``
+    has for the label of each whether the answer is right there.
+    """
+    exercise, labels, failures = texts.exercise(), [], []
     try:
         _require_callable(answer, exercise.parameters)
-        results = within(allowed, lambda: _judge_all(exercise, answer, labels), used)
-    except Overtime as error:
-        key = "endless" if isinstance(exercise.judge, PlanJudge) else "no-answer"
-        sentence = text(f"checks.{key}", case=labels[-1], allowed=time_text(error.seconds))
-        return _failed(texts, Failure("endless", sentence))
-    except Failure as failure:
-        if len(labels) > 1 and (failure.mistake == TODO or not texts.keeps(failure.mistake)):
+        results = within(allowed, lambda: _judge_all(exercise, answer, labels, failures, met), used)
+    except (Overtime, Ended) as error:
+        failure = failures[0] if failures else error  # what comes after the first one does not change the verdict
+        if isinstance(failure, Overtime):
+            key = "endless" if isinstance(exercise.judge, PlanJudge) else "no-answer"
+            sentence = text(f"checks.{key}", case=labels[-1], allowed=time_text(failure.seconds))
+            return _failed(texts, Failure("endless", sentence))
+        if not isinstance(failure, Failure):
+            raise
+        later = met[exercise.cases[0].label] if failures else len(labels) > 1
+        if later and (failure.mistake == TODO or not texts.keeps(failure.mistake)):
             failure.mistake = "not-general"
         return _failed(texts, failure)
+    finally:
+        for case in exercise.cases if met is not None else ():
+            met.setdefault(case.label, False)
     first = results[exercise.cases[0].label]
     values = exercise.fills(first)
     if not isinstance(first, Trace):
@@ -101,12 +123,28 @@ def solution(id: str) -> Source:
     return source(texts_of(id).solution())
 
 
-def _judge_all(exercise: Exercise, answer: Callable, labels: list[str]) -> dict[str, object]:
-    """Return label of a case → its result; add each label to ``labels`` when its case begins."""
+def _judge_all(
+    exercise: Exercise, answer: Callable, labels: list[str], failures: list[Failure], met: dict[str, bool] | None
+) -> dict[str, object]:
+    """Return label of a case → its result; add each label to ``labels`` when its case begins.
+
+    With ``met``, judge on after a failure, unless the answer was not begun; the first failure is raised at the end.
+    """
     results = {}
     for case in exercise.cases:
         labels.append(case.label)
-        results[case.label] = exercise.judge(case, answer)
+        try:
+            results[case.label] = exercise.judge(case, answer)
+        except Failure as failure:
+            if met is None or failure.mistake == TODO:
+                raise
+            failures.append(failure)
+            met[case.label] = False
+        else:
+            if met is not None:
+                met.setdefault(case.label, True)
+    if failures:
+        raise failures[0]
     return results
 
 

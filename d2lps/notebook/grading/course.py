@@ -21,11 +21,13 @@ from pathlib import Path
 from types import ModuleType
 
 import d2lps
-from d2lps.messages import said, sentences, text
+from d2lps.messages import LANGUAGES, said, sentences, text
 from d2lps.messages.raised import Brief
+from d2lps.notebook.grading import own
 from d2lps.notebook.grading.exercise import Exercise, carry
 
 TITLE = re.compile(r"^\d+\. \*\*(.+?)\*\* ?[(（](.+?)[)）]", re.M)  # the title of an exercise, and its time
+OWN = "own"  # the chapter of a teacher's own exercises; a choice names their folder with this word
 CARRIED = "carried.json"  # in the chapters of a handout: the values of the sealed functions for each case
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 
@@ -74,21 +76,32 @@ class Texts:
     @property
     def ladder(self) -> tuple[str, ...]:
         """The general hints, from vague to nearly the answer."""
-        return tuple(said(rung.__getitem__) for rung in self.table.get("hints", ()))
+        return tuple(self._said("hints", rung) for rung in self.table.get("hints", ()))
 
     def hint(self, mistake: str) -> str:
         """Return the hint for a mistake: this exercise's own, or the one for all exercises."""
-        hint = self.table["mistakes"].get(mistake)
-        return said(hint.__getitem__) if hint else said(lambda code: sentences(code)[f"checks.mistake.{mistake}"])
+        hint = self.table.get("mistakes", {}).get(mistake)
+        general = {language: sentences(language).get(f"checks.mistake.{mistake}") for language in LANGUAGES}
+        return self._said(f"mistakes.{mistake}", hint or {code: each for code, each in general.items() if each})
 
     def keeps(self, mistake: str) -> bool:
         """Return True if the mistake keeps its hint after cases that were right; otherwise it becomes not-general."""
-        own = self.table["mistakes"].get(mistake)
+        own = self.table.get("mistakes", {}).get(mistake)
         return not own.get("first") if own else mistake == "inexact"
 
     def passed(self, **values: str) -> str:
         """Return the sentence for a right answer: the measurement against the bound, and a further thought."""
-        return said(lambda code: self.table["passed"][code].strip("\n").format(**values))
+        return self._said(
+            "passed", self.table.get("passed", {}), lambda sentence: sentence.strip("\n").format(**values)
+        )
+
+    def _said(self, name: str, texts: dict[str, str], filled: Callable[[str], str] = str) -> str:
+        """Return a text of exercises.toml; raise ExerciseError if a language or a placeholder's value is missing."""
+        try:
+            return said(lambda code: filled(texts[code]))
+        except (LookupError, ValueError) as error:
+            file, missing = self.folder / "exercises.toml", str(error)
+            raise ExerciseError("broken-text", file=file, name=f"{self.id}.{name}", missing=missing) from None
 
     def exercise(self) -> Exercise:
         """Return the exercise from the chapter's grader.py, or raise ExerciseError with the name of the file."""
@@ -120,6 +133,64 @@ class Texts:
     def solution(self) -> Callable:
         """Return the function that solves the exercise."""
         return self.solutions()[self.id.replace("-", "_")]
+
+
+class OwnTexts(Texts):
+    """The texts of an exercise of a teacher's own, whose chapter is called ``own``."""
+
+    def __init__(self, file: Path, source: dict):
+        super().__init__(file.stem, CHAPTERS / OWN, {})
+        self.file, self.source = file, source
+        self.exercise()  # refuses a table with a fault
+        self.table = own.as_chapters_have_it(source)
+
+    def _title(self, language: str) -> str:
+        return own.everywhere(self.source["title"])[language]
+
+    @property
+    def stub(self) -> str:
+        return f'{self.source["stub"].strip()}\n\nd2lps.check_exercise("{self.id}", {self.id.replace("-", "_")})'
+
+    def text(self, language: str) -> str:
+        """Return the exercise as a notebook shows it above its cell."""
+        title, about = self._title(language), own.everywhere(self.source["text"])[language].strip()
+        return f"**{title}** ({self.source['minutes']} min)\n\n{about}"
+
+    def exercise(self) -> Exercise:
+        try:
+            return own.exercise(self.id, self.source)
+        except own.OwnError as error:
+            raise ExerciseError("broken-own", file=self.file, error=error) from None
+
+    def solutions(self) -> dict[str, object]:
+        if "solution" not in self.source:
+            raise ExerciseError("no-solution", id=repr(self.id))
+        names = {}
+        exec(compile(self.source["solution"], str(self.file), "exec"), names)
+        return names
+
+
+def own_texts() -> list[OwnTexts]:
+    """Return the exercises of a teacher's own that are chosen; raise ExerciseError as :func:`all_texts`."""
+    return [texts for texts in all_texts().values() if isinstance(texts, OwnTexts)]
+
+
+def _own_texts() -> dict[str, OwnTexts]:
+    """Return id → texts of the exercises of a teacher's own, from ``chapters/own`` or the folder that the choice names.
+
+    Raises ExerciseError for the first file that is none.
+    """
+    choice, found = os.environ.get("D2LPS_TOC", ""), {}
+    named = _choice().get(OWN)
+    folder = Path(choice).absolute().parent / named if named else CHAPTERS / OWN
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            found[path.stem] = OwnTexts(path, tables(path))
+        except tomllib.TOMLDecodeError as error:
+            raise ExerciseError("broken-own", file=path, error=error) from None
+    if named and not found:
+        raise ExerciseError("no-choice", file=choice, error=folder / "*.toml")
+    return found
 
 
 def _loaded(name: str, file: Path) -> dict[str, object]:
@@ -177,7 +248,7 @@ def every_text() -> dict[str, Texts]:
     files = sorted(CHAPTERS.glob("*/exercises.toml"))
     if not files:
         raise ExerciseError("no-course", folder=CHAPTERS)
-    return {id: Texts(id, file.parent, table) for file in files for id, table in tables(file).items()}
+    return {id: Texts(id, file.parent, table) for file in files for id, table in tables(file).items()} | _own_texts()
 
 
 def all_texts() -> dict[str, Texts]:
@@ -190,23 +261,30 @@ def all_texts() -> dict[str, Texts]:
         if id not in every:
             raise ExerciseError("unknown", id=repr(id), ids=", ".join(every))
     if numbers is not None:
-        every = {id: texts for id, texts in every.items() if number(texts.folder.name) in numbers}
+        every = {id: texts for id, texts in every.items() if number(texts.folder.name) in (*numbers, OWN)}
     return {id: texts for id, texts in every.items() if ids is None or id in ids}
 
 
 def choice() -> tuple[list[str] | None, list[str] | None]:
     """Return the numbers of the chapters and the ids of the exercises in the file ``D2LPS_TOC``; None means all."""
+    table = _choice()
+    chapters = table.get("chapters")
+    return (None if chapters is None else [*map(number, chapters)]), table.get("exercises")
+
+
+def _choice() -> dict[str, object]:
+    """Return the table in the file ``D2LPS_TOC``; an empty one without the file. Raises ExerciseError."""
     if not (path := os.environ.get("D2LPS_TOC")):
-        return None, None
+        return {}
     try:
         table = tables(Path(path))
-        wrong = [name for name, value in table.items() if name not in ("chapters", "exercises") or not _texts(value)]
+        kinds = {"chapters": _texts, "exercises": _texts, OWN: lambda value: isinstance(value, str)}
+        wrong = [name for name, value in table.items() if name not in kinds or not kinds[name](value)]
     except (OSError, ValueError) as error:
         wrong = [getattr(error, "strerror", None) or str(error)]
     if wrong:
         raise ExerciseError("no-choice", file=path, error=", ".join(wrong))
-    chapters = table.get("chapters")
-    return (None if chapters is None else [*map(number, chapters)]), table.get("exercises")
+    return table
 
 
 def chosen(entries: Sequence[dict]) -> list[dict]:
