@@ -111,7 +111,7 @@ def alone(page: str, site: Path, folder: str, script: str, python: str) -> str:
         page: The framed page.
         site: The folder of the site, in which style sheets, scripts and pictures lie already.
         folder: The folder of the page in the site.
-        script: The code of the cells, of :func:`cells`.
+        script: The code of the cells, of :func:`cells`, and the data of the players.
         python: Python's files, of :func:`packed`.
     """
 

@@ -14,7 +14,7 @@ from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter
 from course.site import api, browser, downloads, front, outputs, proof, pyodide, reference, search
 from course.site.front import THEME
-from course.site.pages import NAMES, REFERENCE, Site
+from course.site.pages import NAMES, REFERENCE, Site, runs_of
 from course.site.pdf import bound, printed
 from course.site.runs import Run
 from course.site.runs import run as run_or_find
@@ -36,6 +36,7 @@ FILES = (
     "cheat-sheet.css",
     "terms.js",
     "try.js",
+    "later.js",
     "math.woff2",
     "math.OFL.txt",
 )
@@ -150,12 +151,13 @@ def _write_pages(
             folder = f"../{language}/"
             texts |= {f"{REFERENCE}{page.path}": site.framed(page, pages, folder=folder) for page in site.package()}
         texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
+        texts |= {f"{language}/{runs_of(page.slug)}": page.runs for page in pages if page.runs}
         texts |= {f"{language}/{slug}-cells.js": browser.cells(chapters[slug], needs) for slug, needs in tried.items()}
         if tried.get(browser.ALONE):
             page = texts[f"{language}/{browser.ALONE}.html"]
-            script = texts[f"{language}/{browser.ALONE}-cells.js"]
+            script = texts[f"{language}/{browser.ALONE}-cells.js"] + texts[f"{language}/{runs_of(browser.ALONE)}"]
             texts[f"{language}/{browser.file(language)}"] = browser.alone(page, root, language, script, python)
-        texts[f"{language}/{front.RACE}"] = site.race[1]
+        texts |= {f"{language}/{name}": script for name, script in site.race[1].items()}
         entries = [entry for page in pages for entry in page.entries]
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)

@@ -20,7 +20,7 @@ from d2lps.notebook.grading.course import edition
 
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
-PLAYS = ("../_static/play.js",)
+PLAYS = ("../_static/play.js", "../_static/later.js")
 PROGRESS = "../_static/progress.js"
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
@@ -47,6 +47,7 @@ class Page:
     scripts: tuple[str, ...] = ()
     looks: tuple[str, ...] = ()
     slug: str = ""
+    runs: str = ""  # the script with the data of its players
 
 
 class Site:
@@ -123,17 +124,19 @@ class Site:
             body.append(terms.cards(self.language, self.glossary, terms_used))
         tries = (f"../{browser.STATIC}/try.js",) if self.tried.get(slug) else ()
         body += [browser.data(self.language, slug)] if tries else []
+        whole, players = outputs.later(outputs.tell_apart("\n".join(body)), runs_of(slug))
         return Page(
             f"{slug}.html",
             self.titles[slug],
-            outputs.tell_apart("\n".join(body)),
+            whole,
             "chapter",
             self.about(slug),
             sections,
             entries,
-            (*PLAYS, "../_static/ask.js", "../_static/terms.js", PROGRESS, *tries),
+            ("../_static/ask.js", *PLAYS, "../_static/terms.js", PROGRESS, *tries),
             ("terms.css", "edit.css"),
             slug,
+            players,
         )
 
     def _before(self, slug: str) -> str:
@@ -164,7 +167,7 @@ class Site:
         elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         elif opens and chapter.slug == front.FIRST and not self.paper:
-            below = f'<div class="shown">{self.race[0]}</div>'
+            below = f'<div class="shown">{self.race[0].replace("[[hero]]", "").replace("[[beside]]", "")}</div>'
         else:
             results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
             below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
@@ -172,10 +175,10 @@ class Site:
         return f'<div class="cell" id="cell-{name}"{tries}>{source}{below}</div>'
 
     @cached_property
-    def race(self) -> tuple[str, str]:
-        """The race with sliders, as on the front page, and the script with all positions."""
-        form, script = front.race(self.language)
-        return outputs.lean(form), script
+    def race(self) -> tuple[str, dict[str, str]]:
+        """The race with sliders, as on the front page, and file → script with all positions."""
+        form, scripts = front.race(self.language)
+        return outputs.lean(form), scripts
 
     def front(self) -> Page:
         """Return the first page: the course in a few words, the race, and the chapters."""
@@ -195,7 +198,14 @@ class Site:
         chart = outputs.lean(front.the_map(self.book, self.chapters, self.language))
         lead, before, after = map(prose.markdown, (lead, before, after))
         cards = f'<ol class="opens">{opens}</ol>'
-        body = [lead, f'<div class="shown">{self.race[0]}</div>', before, chart, cards, after]
+        parts = {
+            "[[hero]]": front.hero(self.language),
+            "[[beside]]": front.beside(self.book, self.titles, self.language),
+        }
+        race = self.race[0]
+        for mark, part in parts.items():
+            race = race.replace(mark, part)
+        body = [lead, f'<div class="shown">{race}</div>', before, chart, cards, after]
         title = text_in(self.language, "site.title")
         entries = [search.Entry(title, title, "index.html", search.words("".join([lead, before, cards, after])))]
         scripts = (*PLAYS, "../_static/ask.js", PROGRESS)
@@ -361,6 +371,11 @@ class Site:
             footer=f"{self.say('license')} {self.say('edition', edition=edition())}.",
             w={word: self.say(word) for word in WORDS},
         )
+
+
+def runs_of(slug: str) -> str:
+    """Return the name of the script with the data of a chapter's players."""
+    return f"{slug}-runs.js"
 
 
 def _page(slug: str) -> str:

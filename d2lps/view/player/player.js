@@ -54,7 +54,7 @@ function lanes(run, data, scene) {
     tell(amounts[node], bytes ? sentence : ""); // an empty bar says so itself
   };
   const heading = make("div", { class: "d2-heading" }, words.memory);
-  scene.querySelector(".d2-held").remove();
+  scene.querySelector(".d2-held")?.remove(); // a heading beside the lanes takes its place
   const walked = walk(run.memory, (node, bytes) => {
     held[node] = bytes;
     bar(node, bytes, amount(bytes, data.unit));
@@ -306,6 +306,7 @@ function perform(run, still, data, longest) {
     const number = run.begins.filter((begin) => begin <= tick).length;
     const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
     tell(step, where);
+    if (over && !root.classList.contains("d2-over")) root.dispatchEvent(new CustomEvent("d2-over", { bubbles: true, detail: run }));
     root.classList.toggle("d2-over", over);
     return now;
   }

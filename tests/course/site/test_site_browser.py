@@ -149,7 +149,7 @@ def test_sizes(site):
 def test_a_reader_is_asked_for_the_language_once(hosted):
     page = hosted("index.html?choose")
     assert page.locator(".speak h2").all_inner_texts() == ["Tiếng Việt", "中文", "English"]
-    page.wait_for_function("document.querySelector('.race img').naturalWidth > 1000")
+    page.wait_for_function("document.querySelector('.hero img').naturalWidth > 400")
     assert page.locator(".cards img").evaluate_all("all => all.every(each => each.getAttribute('src'))")
     page.get_by_role("link", name="中文").click()
     page.wait_for_url("**/zh/index.html")

@@ -108,7 +108,7 @@ def test_pages_have_the_texts_and_the_outputs(book):
 
 
 def test_the_root_page_shows_the_course_before_the_language_is_chosen(book):
-    (book.root / "img/race.svg").write_text(PICTURE, "utf-8")
+    (book.root / "img/moving-ring.svg").write_text(PICTURE, "utf-8")
     toc = book.root / "chapters/toc.toml"
     toc.write_text(toc.read_text("utf-8").replace("title =", "minutes = 7\ntitle =", 1), "utf-8")
     figures = book.root / f"chapters/{SLUG}/figures.py"
@@ -121,7 +121,7 @@ def test_the_root_page_shows_the_course_before_the_language_is_chosen(book):
     site = made(Book(book.root))
     root = (site / "index.html").read_text("utf-8")
     for piece in (
-        '<img src="img/race.svg" alt="Four GPUs',
+        '<img src="img/moving-ring.svg" alt="Four GPUs',
         f'<img src="thumbnails/{SLUG}.svg" alt="1. Two ways" loading="lazy">',
         f'<a href="en/{SLUG}.html">1. Two ways</a></h2><p>Two.</p><small>7 minutes</small>',
         '<meta property="og:description" content="Four GPUs train one network',
