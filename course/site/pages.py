@@ -253,6 +253,7 @@ class Site:
                 term.called(self.language)[0],
                 f"{terms.PAGE}#{term.id}",
                 search.words(terms.shown(term.means[self.language]) + " " + terms.elsewhere(self.glossary, term)),
+                terms.names(self.glossary, term),
             )
             for term in self.glossary.terms
             if term.means
@@ -313,7 +314,9 @@ class Site:
 
     def search(self) -> Page:
         """Return the page that lists the results of a search."""
-        messages = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
+        values = {"n": "{n}", "query": "{query}", "other": "{other}"}  # the script fills them
+        said = ("none", "found", "near-word", "like-word")
+        messages = " ".join(f'data-{word.removesuffix("-word")}="{self.say(word, **values)}"' for word in said)
         body = (
             f'<h1>{self.say("search")}</h1><p id="found" role="status" {messages}></p><ol id="results"></ol>'
             f"<noscript>{self.say('noscript')}</noscript>"

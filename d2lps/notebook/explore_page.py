@@ -73,7 +73,8 @@ background:none;color:inherit;font:inherit;cursor:pointer}
 .d2-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,200px),1fr));gap:4px 28px}
 .d2-dials label{display:grid;grid-template-columns:auto 1fr;gap:0 10px}
 .d2-dials output{font-weight:700;text-align:right}
-.d2-dials input{grid-column:1/-1;width:100%;height:32px;margin:0;accent-color:light-dark(#1952af,#7fb0ff);cursor:pointer}
+.d2-dials input{grid-column:1/-1;width:100%;height:32px;margin:0;cursor:pointer;
+accent-color:light-dark(#1952af,#7fb0ff)}
 .d2-verdict p{margin:4px 0;font-size:15px;line-height:1.5}
 @container (min-width:860px){
 .d2-verdict~.d2-chosen .d2-runs{grid-template-columns:repeat(3,minmax(0,1fr))}
