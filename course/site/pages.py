@@ -54,8 +54,9 @@ class Site:
     """All pages of one language.
 
     ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
-    package's pages. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
-    paper nothing plays, and words and names are no links.
+    package's pages. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it".
+    ``python`` has the files for it, of :func:`course.site.browser.parts`. On paper nothing plays, and words and names
+    are no links.
     """
 
     def __init__(
@@ -67,9 +68,10 @@ class Site:
         public: list[reference.Entry],
         paper: bool = False,
         tried: dict[str, dict[str, list[str]]] | None = None,
+        python: dict[str, bytes] | None = None,
     ):
         self.book, self.chapters, self.language, self.runs = book, chapters, language, runs
-        self.public, self.paper, self.tried = public, paper, tried or {}
+        self.public, self.paper, self.tried, self.python = public, paper, tried or {}, python or {}
         self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
         self.glossary = Glossary({} if paper else book.terms)
         self.html_language = only(language, html_language)
@@ -123,7 +125,7 @@ class Site:
         if terms_used:
             body.append(terms.cards(self.language, self.glossary, terms_used))
         tries = (f"../{browser.STATIC}/try.js",) if self.tried.get(slug) else ()
-        body += [browser.data(self.language, slug)] if tries else []
+        body += [browser.data(self.language, slug, self.python)] if tries else []
         whole, players = outputs.later(outputs.tell_apart("\n".join(body)), runs_of(slug))
         return Page(
             f"{slug}.html",

@@ -22,7 +22,7 @@ if (sections.length) {
     if (!sections.every((each) => seen.has(each.id))) return;
     keep("read", chapter);
     watching.disconnect();
-  }, { rootMargin: "0px 0px -25% 0px" });
+  }, { rootMargin: "-72px 0px -25% 0px" }); // not what the bar hides, and what a jump leaves above its goal
   for (const each of sections) watching.observe(each);
 }
 document.addEventListener("d2lps-passed", ({ detail }) => detail.forEach((id) => keep("passed", id)));

@@ -454,3 +454,16 @@ def test_serve_refuses_a_missing_site_and_a_taken_port_in_one_sentence(book, cap
     made(book)
     assert command(["--root", str(book.root), "serve", "--port", "70000"]) == 1
     assert "--port" in capsys.readouterr().err
+
+
+def test_each_chapter_to_run_is_named_with_the_time_that_is_left(book, monkeypatch):
+    said, ran = [], Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+    monkeypatch.setattr(runs, "_executed", lambda *_: ran)
+    (book.root / "tests").mkdir()
+    recorded = {"slow": {f"{runs.RUNS}[{SLUG}]": 180.0}}
+    (book.root / runs.DURATIONS).write_text(json.dumps(recorded), "utf-8")
+    build(Book(book.root), pdf=False, say=said.append)
+    assert f"chapter 1 of 1 to run: {SLUG}, about 3 minutes left" in said
+    said.clear()
+    build(Book(book.root), pdf=False, say=said.append)  # the run is kept
+    assert not any("to run" in sentence for sentence in said)
