@@ -1,7 +1,11 @@
-"""Measure the site: the time to build it, and the waiting times of a reader.
+"""Measure the site: the time to build it, and what a reader waits for, loads and sees.
 
 Runs of the chapters are those that `make book` has kept; without them they are made first, and that is told apart.
 ``--quick`` builds nothing, and reads the site that is there.
+
+Of a page at load it measures the kilobytes, uncompressed, and the total blocking time: of each task that holds up the
+page for more than 50 ms, what is beyond them. The processor seconds of the page depend less on what else this machine
+does. Of a player it measures if its runs are cut: wider than the room that the page gives them.
 """
 
 import statistics
@@ -9,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlparse
 
 from helpers import browser
 from playwright.sync_api import sync_playwright
@@ -27,6 +32,13 @@ SEARCHES = [
     ("en", "parameter server"),
 ]
 PLAYS = "document.querySelector('.d2-player')"
+PAGES = ("index", "00-in-15-minutes", "01-data-parallelism", "02-ring", "09-pipelines", "10-data-centre")
+SETTLED = 2500  # milliseconds after which a page that nobody touches has nothing left to do
+WIDTHS = (390, 1280, 1440, 1920)
+WATCH = """window.blocked = 0;
+new PerformanceObserver((tasks) => {
+  for (const task of tasks.getEntries()) blocked += Math.max(0, task.duration - 50);
+}).observe({ type: "longtask", buffered: true });"""
 SEARCH = "query => { const begun = performance.now(); find(query); return performance.now() - begun; }"
 
 
@@ -82,6 +94,54 @@ def waiting(site: Path, turns: int) -> list[dict]:
     ]
 
 
+def loading(site: Path, turns: int) -> list[dict]:
+    """Return what pages load before anyone touches them, and how long they are blocked: the best of some turns."""
+    figures = []
+    with sync_playwright() as playwright:
+        chromium = browser.launch(playwright)
+        for name in PAGES:
+            loaded, blocked, busy = 0, [], []
+            for _ in range(turns):
+                context = chromium.new_context(viewport={"width": 1440, "height": 900})
+                home, page, asked = browser.serve(context, site), context.new_page(), set()
+                page.add_init_script(WATCH)
+                page.on("request", lambda request, asked=asked: asked.add(urlparse(request.url).path))
+                counts = context.new_cdp_session(page)
+                counts.send("Performance.enable", {"timeDomain": "threadTicks"})
+                page.goto(f"{home}/en/{name}.html")
+                page.wait_for_timeout(SETTLED)
+                metrics = {each["name"]: each["value"] for each in counts.send("Performance.getMetrics")["metrics"]}
+                loaded = sum((site / path.lstrip("/")).stat().st_size for path in asked)
+                blocked.append(page.evaluate("blocked"))
+                busy.append(1e3 * metrics["TaskDuration"])
+                context.close()
+            what = {"what": f"loads: {name}", "kB": round(loaded / 1e3)}
+            figures.append(what | {"blocked ms": round(min(blocked)), "processor ms": round(min(busy))})
+        chromium.close()
+    return figures
+
+
+def fitting(site: Path) -> list[dict]:
+    """Return for each width of a window how many players of the English pages are cut, and on which pages."""
+    cut: dict[int, dict[str, int]] = {width: {} for width in WIDTHS}
+    with sync_playwright() as playwright:
+        chromium = browser.launch(playwright)
+        for path in sorted((site / "en").glob("*.html")):
+            if 'class="d2lps d2-sheet"' not in path.read_text("utf-8") or path.name.startswith("d2lps-"):
+                continue
+            page = chromium.new_page(viewport={"width": WIDTHS[0], "height": 900})
+            page.goto(path.as_uri())
+            browser.look_through(page)
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                browser.draw(page)
+                if players := browser.cut_players(page):
+                    cut[width][path.stem] = len(players)
+            page.close()
+        chromium.close()
+    return [{"what": f"cut players at {width}", "players": sum(on.values()), **on} for width, on in cut.items()]
+
+
 def weighing(site: Path) -> list[dict]:
     """Bytes of pages, of what all share, and of the PDFs."""
     pages = {path.relative_to(site).as_posix(): path.stat().st_size for path in site.glob("??/*.html")}
@@ -104,7 +164,8 @@ def reading(run: Run) -> None:
         print("not measured: there is no site yet (make book)")
         return
     run.figures += [] if run.quick else building(Book(ROOT))
-    run.figures += waiting(site, 1 if run.quick else 5) + weighing(site)
+    turns = 1 if run.quick else 5
+    run.figures += waiting(site, turns) + loading(site, turns) + fitting(site) + weighing(site)
     run.versions = {"browser": chromium.browser()}
     for figure in run.figures:
         print(*figure.values())

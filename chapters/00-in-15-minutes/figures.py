@@ -6,7 +6,7 @@ Without a word of any language, so that one file serves all three.
 import math
 from pathlib import Path
 
-from d2lps import cost
+from d2lps import Link, Topology, cost
 from d2lps.algorithms import aggregate_at, ring, sharded
 from d2lps.notebook.grading.course import chapter_module
 from d2lps.topology import pcie_server
@@ -25,6 +25,17 @@ def opening() -> dict[str, Trace]:
     gpus, server = [f"gpu{i}" for i in range(4)], pcie_server(4, "12.5 GB/s", switches=2)
     plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "shards": sharded(gpus), "ring": ring(gpus)}
     return {name: cost.shared(plan, server, "200 MB") for name, plan in plans.items()}
+
+
+def moving_ring() -> str:
+    """Four GPUs on a ring add up their gradients, moving, without times; if nothing moves, in the middle."""
+    gpus = [f"gpu{i}" for i in range(4)]
+    links = [Link(one, next_one, "12.5 GB/s") for one, next_one in zip(gpus, gpus[1:] + gpus[:1], strict=True)]
+    scene = Scene(cost.shared(ring(gpus), Topology("ring", dict.fromkeys(gpus, "gpu"), links), "200 MB"))
+    clock = films.Clock(scene.trace.duration, 0.42 * scene.trace.duration)
+    (_, _, wide, high) = scene.view
+    film = films.film(scene, clock=clock, x=0, y=0, width=wide, height=high)
+    return sheet(wide, high, " → ".join([*gpus, gpus[0]]), film, looks=clock.style())
 
 
 def race() -> str:

@@ -12,5 +12,6 @@ Start with ``build``, which makes the site and replaces the old one; ``__main__`
   the printed book;
 * ``browser`` offers cells to be run in the reader's browser: ``trial`` finds them, ``pyodide`` has Python for it,
   ``in_browser`` runs them there;
+* ``server`` is that of ``make serve``;
 * ``proof`` looks for dead links and other faults before the new site replaces the old one.
 """

@@ -12,6 +12,7 @@ from course.book.library import Book
 from course.site.build import OUT, build
 from course.site.current import is_current, made_of, note
 from course.site.runs import record
+from course.site.server import Handler
 from d2lps.messages import allow_any_letter
 
 COMMAND = "python -m course.site"
@@ -57,7 +58,7 @@ def serve(site: Path, port: int) -> int:
     """Serve the site to this machine alone, until Ctrl-C."""
     if not (site / "index.html").is_file():
         raise BookError(f"there is no site in {site} yet; run {COMMAND} build")
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
+    handler = partial(Handler, directory=site)
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:

@@ -24,7 +24,8 @@ from d2lps.notebook.predict_page import as_data
 
 STATIC = "_static"
 PYTHON = f"{STATIC}/python"  # the folder of Python in the site
-WORDS = ("try", "run", "stop", "again", "close", "loading", "running", "stopped", "from-file", "edit", "late", "failed")
+WORDS = ("try", "run", "stop", "again", "close", "fetching", "starting", "running", "stopped")
+WORDS += ("from-file", "edit", "late", "failed")
 TABLES = (".py", ".toml", ".md", ".css", ".js", ".json")  # files of the package and of chapters that Python reads
 ALONE = "01-data-parallelism"  # the chapter that is also one file, d2lps-try-en.html
 
@@ -59,10 +60,16 @@ def cells(chapter: Chapter, needs: dict[str, list[str]]) -> str:
     return f"window.d2lpsCells = {json.dumps({'needs': needs, 'sources': sources}, ensure_ascii=False)};\n"
 
 
-def data(language: str, slug: str) -> str:
-    """Return the element of a page with the words of ``try.js`` and the address of the chapter's cells."""
-    given = {"words": {word: text_in(language, f"browser.{word}") for word in WORDS}, "cells": f"{slug}-cells.js"}
-    given["alone"] = file(language)
+def data(language: str, slug: str, python: dict[str, bytes]) -> str:
+    """Return the element of a page with what ``try.js`` needs.
+
+    That is its words, the address of the chapter's cells, and for each of Python's files, of :func:`parts`, its bytes
+    and a digest: a browser keeps a file until that changes.
+    """
+    values = {"done": "{done}", "all": "{all}"}  # the script fills them
+    given = {"words": {word: text_in(language, f"browser.{word}", **values) for word in WORDS}}
+    given["cells"], given["alone"] = f"{slug}-cells.js", file(language)
+    given["parts"] = {name: [len(content), digest(content)] for name, content in python.items()}
     return f'<div id="d2lps-try" hidden>{as_data(given)}</div>'
 
 
@@ -111,7 +118,7 @@ def alone(page: str, site: Path, folder: str, script: str, python: str) -> str:
         page: The framed page.
         site: The folder of the site, in which style sheets, scripts and pictures lie already.
         folder: The folder of the page in the site.
-        script: The code of the cells, of :func:`cells`.
+        script: The code of the cells, of :func:`cells`, and the data of the players.
         python: Python's files, of :func:`packed`.
     """
 

@@ -3,6 +3,7 @@
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +15,9 @@ from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter
 from course.site import api, browser, downloads, front, outputs, proof, pyodide, reference, search
 from course.site.front import THEME
-from course.site.pages import NAMES, REFERENCE, Site
+from course.site.pages import NAMES, REFERENCE, Site, runs_of
 from course.site.pdf import bound, printed
-from course.site.runs import Run
+from course.site.runs import Run, is_kept, seconds
 from course.site.runs import run as run_or_find
 from d2lps.messages import LANGUAGES
 from d2lps.notebook import schedule_table
@@ -38,6 +39,7 @@ FILES = (
     "cheat-sheet.css",
     "terms.js",
     "try.js",
+    "later.js",
     "math.woff2",
     "math.OFL.txt",
 )
@@ -60,8 +62,7 @@ def build(
     out = out or book.root / OUT
     chapters = {slug: book.chapter(slug) for slug in book.contents}
     _require_notebooks(book, chapters)
-    run = run or (lambda slug: run_or_find(book, slug, book.root / KEPT, say))
-    runs = {slug: run(slug) for slug in chapters}
+    runs = {slug: run(slug) for slug in chapters} if run else _all_runs(book, [*chapters], book.root / KEPT, say)
     tried = {}
     if pyodide.is_there(book.root):
         tried = {slug: browser.tried(book, chapter, book.root / KEPT, say) for slug, chapter in chapters.items()}
@@ -79,6 +80,21 @@ def build(
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return out
+
+
+def _all_runs(book: Book, slugs: list[str], folder: Path, say: Callable[[str], None]) -> dict[str, Run]:
+    """Return slug → run; say before each new one how many there are, and about how long they still take."""
+    due = [slug for slug in slugs if not is_kept(book, slug, folder)]
+    known, begun, done = seconds(book), time.monotonic(), 0.0
+    found = {slug: run_or_find(book, slug, folder, say) for slug in slugs if slug not in due}
+    for number, slug in enumerate(due, 1):
+        pace = (time.monotonic() - begun) / done if done else 1.0  # of this machine
+        left = sum(known.get(each, 0) for each in due[number - 1 :]) * pace
+        about = f", about {max(1, round(left / 60))} minutes left" if left else ""
+        say(f"chapter {number} of {len(due)} to run: {slug}{about}")
+        found[slug] = run_or_find(book, slug, folder, say)
+        done += known.get(slug, 0)
+    return {slug: found[slug] for slug in slugs}
 
 
 def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
@@ -107,7 +123,7 @@ def _write(
             paper.parent.mkdir()
             paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
             printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
-        _write_pages(book, chapters, runs, root, pdf, tried, browser.packed(python))
+        _write_pages(book, chapters, runs, root, pdf, tried, python)
     for paper, printing_job in printing.items():
         shutil.copyfile(printing_job.result(), paper.with_suffix(".pdf"))
         paper.unlink()
@@ -141,23 +157,25 @@ def _write_pages(
     root: Path,
     pdf: bool,
     tried: dict[str, dict],
-    python: str,
+    python: dict[str, bytes],
 ) -> None:
     root_page = front.choice(NAMES, book, downloads.repository(book))
     texts, public = {"index.html": root_page}, reference.entries()
     for language in LANGUAGES:
-        site = Site(book, chapters, language, runs, public, tried=tried)
+        site = Site(book, chapters, language, runs, public, tried=tried, python=python)
         pages = site.pages()
         if language == IN_ENGLISH:
             folder = f"../{language}/"
             texts |= {f"{REFERENCE}{page.path}": site.framed(page, pages, folder=folder) for page in site.package()}
         texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
+        texts |= {f"{language}/{runs_of(page.slug)}": page.runs for page in pages if page.runs}
         texts |= {f"{language}/{slug}-cells.js": browser.cells(chapters[slug], needs) for slug, needs in tried.items()}
         if tried.get(browser.ALONE):
             page = texts[f"{language}/{browser.ALONE}.html"]
-            script = texts[f"{language}/{browser.ALONE}-cells.js"]
-            texts[f"{language}/{browser.file(language)}"] = browser.alone(page, root, language, script, python)
-        texts[f"{language}/{front.RACE}"] = site.race[1]
+            script = texts[f"{language}/{browser.ALONE}-cells.js"] + texts[f"{language}/{runs_of(browser.ALONE)}"]
+            packed = browser.packed(python)
+            texts[f"{language}/{browser.file(language)}"] = browser.alone(page, root, language, script, packed)
+        texts |= {f"{language}/{name}": script for name, script in site.race[1].items()}
         entries = [entry for page in pages for entry in page.entries]
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader
 from course.book import way
 from course.book.library import Book, Chapter
 from course.book.way import numbered
-from d2lps.messages import html_language, only, text_in
+from d2lps.messages import LANGUAGES, html_language, only, text_in
 from d2lps.notebook.grading.course import chapter_module
 from d2lps.notebook.predict_page import as_data
 from d2lps.notebook.progress import opening
@@ -22,14 +22,34 @@ from d2lps.view.drawing.svg import sheet
 
 THEME = Path(__file__).with_name("theme")
 THUMBNAILS = "thumbnails"
-FIRST, RACE = "00-in-15-minutes", "race.js"  # the chapter that begins with the race, and the file of its positions
+FIRST, RACE = "00-in-15-minutes", "race"  # the chapter that begins with the race, and the stem of its positions' files
+HERO = "moving-ring"  # the figure beside the question
 FRAME = Environment(loader=FileSystemLoader(THEME), autoescape=False)
 
 
 @cache
-def race(language: str) -> tuple[str, str]:
-    """Return the race with which chapter 00 begins, with sliders, and the script RACE with all their positions."""
-    return only(language, lambda: opening("00").page(RACE))
+def race(language: str) -> tuple[str, dict[str, str]]:
+    """Return the race with which chapter 00 begins, after a bet, and file → script with all positions of its sliders.
+
+    The first page puts :func:`beside` at the mark ``[[beside]]``, and its picture at ``[[hero]]``.
+    """
+    return only(language, lambda: opening("00").page(RACE, hero="[[hero]]", beside="[[beside]]"))
+
+
+def hero(language: str) -> str:
+    """Return the picture beside the question: a ring that moves."""
+    says = html.escape(text_in(language, "site.ring"))
+    return f'<img src="../img/{HERO}.svg" alt="{says}" width="432" height="304">'
+
+
+def beside(book: Book, titles: dict[str, str], language: str) -> str:
+    """Return where to go from the first page: chapter 00, and the command that opens the course in JupyterLab."""
+    minutes = html.escape(text_in(language, "site.minutes", minutes=book.minutes.get(FIRST)))
+    link = f'<a href="{FIRST}.html">{titles.get(FIRST, "")}</a> ({minutes})'
+    begin = f"<p>{html.escape(text_in(language, 'site.begin'))} {link}</p>" if FIRST in titles else ""
+    command = "make lab" if language == LANGUAGES[0] else f"make lab-{language}"
+    lab = html.escape(text_in(language, "site.lab"))
+    return f'{begin}<p>{lab}</p><pre class="code" tabindex="0"><code>{command}</code></pre>'
 
 
 def pipeline_table() -> ScheduleTable:
@@ -105,7 +125,8 @@ def choice(names: dict[str, str], book: Book, address: str) -> str:
         known="|".join(names),
         title=html.escape(text_in("en", "site.title")),
         question=html.escape(text_in("en", "site.question")),
-        race=book.figure("race").is_file(),
+        hero=book.figure(HERO).is_file(),
+        ring=html.escape(text_in("en", "site.ring")),
         chapters=chapters,
         clone="\n".join(clone),
     )

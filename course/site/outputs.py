@@ -1,6 +1,7 @@
 """The outputs of a cell as HTML, without the scripts and style sheets that the site has once in files."""
 
 import html
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,17 +19,20 @@ CODE = (player.MODULE, schedule_table.EDIT, explore_page.CHOOSE, predict_page.AS
 LOOKS = (player.LOOKS, STYLE, THIN, lanes.LOOKS)
 LOOKS += (schedule_table.LOOK, explore_page.LOOK, predict_page.LOOK, predict.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
-_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|edit|choose|ask)\b", re.M)
+_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|edit|choose|bet|ask)\b", re.M)
 _UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # comments and indents
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
 _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # equal in equal plots
-_LEGEND = re.compile(
-    r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
-)
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
+# A player, or what has sliders, with its data and the script that starts it.
+_STARTED = re.compile(
+    r'<div id="(d2lps-[0-9a-f]{12})"([^>]*)>((?:(?!<script|<div id="d2lps-).)*)<script type="application/json">(.*?)'
+    r'</script></div><script type="module">[^<]*?(?:play\(el|choose\(root)[^<]*</script>',
+    re.S,
+)
 _NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link to the notebook of a chapter
 _DESCRIBED = re.compile(r"(?<=<desc>).*?(?=</desc>)")
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
@@ -117,8 +121,7 @@ def still(piece: str) -> str:
 def lean(piece: str) -> str:
     """Remove the parts that a page has elsewhere, and unused ids.
 
-    Shared code and style sheets are in files, the legends of players in their data, and the first pictures of
-    ``explore`` in its results.
+    Shared code and style sheets are in files, and the first pictures of ``explore`` in its results.
     """
 
     def code(match: re.Match) -> str:
@@ -128,11 +131,33 @@ def lean(piece: str) -> str:
         return match[1] + rest.strip() + match[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
-    piece = styled(_LEGEND.sub(r"\1", piece))
+    piece = styled(piece)
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}
     return _ID.sub(lambda match: match[0] if match[1] in named else "", piece)
+
+
+def later(page: str, file: str) -> tuple[str, str]:
+    """Return the page without what starts its players, which ``theme/later.js`` does, and a script with their data.
+
+    The page has the data of its first player, which is in view at once; ``file`` is the script's name.
+    """
+    data: dict[str, str] = {}
+    count = 0
+
+    def waiting(match: re.Match) -> str:
+        nonlocal count
+        id, look, inside, content = match.groups()
+        name = f' data-name="{found[1]}"' if (found := re.match(r'\{"name":"([\w-]+)"', content)) else ""
+        count += 1
+        if count > 1:
+            data[id], content = content, ""
+        look += f' data-later="{file if count > 1 else ""}"{name}'
+        return f'<div id="{id}"{look}>{inside}<script type="application/json">{content}</script></div>'
+
+    page = _STARTED.sub(waiting, page)
+    return page, f"window.d2Runs={{{','.join(f'{json.dumps(id)}:{each}' for id, each in data.items())}}};\n"
 
 
 def _look(match: re.Match) -> str:

@@ -20,7 +20,7 @@ from d2lps.notebook.grading.course import edition
 
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
-PLAYS = ("../_static/play.js",)
+PLAYS = ("../_static/play.js", "../_static/later.js")
 PROGRESS = "../_static/progress.js"
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
@@ -47,14 +47,16 @@ class Page:
     scripts: tuple[str, ...] = ()
     looks: tuple[str, ...] = ()
     slug: str = ""
+    runs: str = ""  # the script with the data of its players
 
 
 class Site:
     """All pages of one language.
 
     ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
-    package's pages. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
-    paper nothing plays, and words and names are no links.
+    package's pages. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it".
+    ``python`` has the files for it, of :func:`course.site.browser.parts`. On paper nothing plays, and words and names
+    are no links.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class Site:
         public: list[reference.Entry],
         paper: bool = False,
         tried: dict[str, dict[str, list[str]]] | None = None,
+        python: dict[str, bytes] | None = None,
     ):
         self.book, self.chapters, self.language, self.runs = book, chapters, language, runs
-        self.public, self.paper, self.tried = public, paper, tried or {}
+        self.public, self.paper, self.tried, self.python = public, paper, tried or {}, python or {}
         self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
         self.glossary = Glossary({} if paper else book.terms)
         self.html_language = only(language, html_language)
@@ -124,18 +127,20 @@ class Site:
         if terms_used:
             body.append(terms.cards(self.language, self.glossary, terms_used))
         tries = (f"../{browser.STATIC}/try.js",) if self.tried.get(slug) else ()
-        body += [browser.data(self.language, slug)] if tries else []
+        body += [browser.data(self.language, slug, self.python)] if tries else []
+        whole, players = outputs.later(outputs.tell_apart("\n".join(body)), runs_of(slug))
         return Page(
             f"{slug}.html",
             self.titles[slug],
-            outputs.tell_apart("\n".join(body)),
+            whole,
             "chapter",
             self.about(slug),
             sections,
             entries,
-            (*PLAYS, "../_static/ask.js", "../_static/terms.js", PROGRESS, f"../_static/{show.SCRIPT}", *tries),
+            ("../_static/ask.js", *PLAYS, "../_static/terms.js", PROGRESS, f"../_static/{show.SCRIPT}", *tries),
             ("terms.css", "edit.css", show.LOOK),
             slug,
+            players,
         )
 
     def _before(self, slug: str) -> str:
@@ -166,7 +171,7 @@ class Site:
         elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         elif opens and chapter.slug == front.FIRST and not self.paper:
-            below = f'<div class="shown">{self.race[0]}</div>'
+            below = f'<div class="shown">{self.race[0].replace("[[hero]]", "").replace("[[beside]]", "")}</div>'
         else:
             results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
             below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
@@ -174,10 +179,10 @@ class Site:
         return f'<div class="cell" id="cell-{name}"{tries}>{source}{below}</div>'
 
     @cached_property
-    def race(self) -> tuple[str, str]:
-        """The race with sliders, as on the front page, and the script with all positions."""
-        form, script = front.race(self.language)
-        return outputs.lean(form), script
+    def race(self) -> tuple[str, dict[str, str]]:
+        """The race with sliders, as on the front page, and file → script with all positions."""
+        form, scripts = front.race(self.language)
+        return outputs.lean(form), scripts
 
     def front(self) -> Page:
         """Return the first page: the course in a few words, the race, and the chapters."""
@@ -197,7 +202,14 @@ class Site:
         chart = outputs.lean(front.the_map(self.book, self.chapters, self.language))
         lead, before, after = map(prose.markdown, (lead, before, after))
         cards = f'<ol class="opens">{opens}</ol>'
-        body = [lead, f'<div class="shown">{self.race[0]}</div>', before, chart, cards, after]
+        parts = {
+            "[[hero]]": front.hero(self.language),
+            "[[beside]]": front.beside(self.book, self.titles, self.language),
+        }
+        race = self.race[0]
+        for mark, part in parts.items():
+            race = race.replace(mark, part)
+        body = [lead, f'<div class="shown">{race}</div>', before, chart, cards, after]
         title = text_in(self.language, "site.title")
         entries = [search.Entry(title, title, "index.html", search.words("".join([lead, before, cards, after])))]
         scripts = (*PLAYS, "../_static/ask.js", PROGRESS)
@@ -245,6 +257,7 @@ class Site:
                 term.called(self.language)[0],
                 f"{terms.PAGE}#{term.id}",
                 search.words(terms.shown(term.means[self.language]) + " " + terms.elsewhere(self.glossary, term)),
+                terms.names(self.glossary, term),
             )
             for term in self.glossary.terms
             if term.means
@@ -305,7 +318,9 @@ class Site:
 
     def search(self) -> Page:
         """Return the page that lists the results of a search."""
-        messages = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
+        values = {"n": "{n}", "query": "{query}", "other": "{other}"}  # the script fills them
+        said = ("none", "found", "near-word", "like-word")
+        messages = " ".join(f'data-{word.removesuffix("-word")}="{self.say(word, **values)}"' for word in said)
         body = (
             f'<h1>{self.say("search")}</h1><p id="found" role="status" {messages}></p><ol id="results"></ol>'
             f"<noscript>{self.say('noscript')}</noscript>"
@@ -363,6 +378,11 @@ class Site:
             footer=f"{self.say('license')} {self.say('edition', edition=edition())}.",
             w={word: self.say(word) for word in WORDS},
         )
+
+
+def runs_of(slug: str) -> str:
+    """Return the name of the script with the data of a chapter's players."""
+    return f"{slug}-runs.js"
 
 
 def _page(slug: str) -> str:

@@ -42,6 +42,7 @@ class Reading(HTMLParser):
             self.links.append(values["href"])
         if tag == "img" and not values.get("alt"):
             self.faults.append(f"a picture without words: {values.get('src', '')[:60]}")
+        self.players |= {values["data-name"]} if "data-later" in values and "data-name" in values else set()
         for name, value in values.items():
             if (tag, name) in LOADS and not value.startswith("data:"):
                 if re.match(r"\w+:|//", value):

@@ -21,6 +21,8 @@ from d2lps.messages import LANGUAGES, unmarked
 from d2lps.notebook.recorded import FILE
 
 SECONDS = 300  # limit for one cell
+DURATIONS = "tests/durations.json"
+RUNS = "tests/course/test_chapters.py::test_it_runs_from_top_to_bottom_and_shows_something"  # by chapter
 EXECUTE = Path(__file__).with_name("execute.py")  # decides how a chapter runs
 
 
@@ -62,6 +64,20 @@ def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print)
     return keep(book, slug, folder, _executed(book, slug, say))
 
 
+def is_kept(book: Book, slug: str, folder: Path) -> bool:
+    """Return whether ``folder`` has a run of the chapter as it is now."""
+    return (folder / f"{name(book, slug)}.json").is_file()
+
+
+def seconds(book: Book) -> dict[str, float]:
+    """Return slug → about how many seconds a run takes, as the tests have recorded it; empty without tests."""
+    try:
+        recorded = json.loads((book.root / DURATIONS).read_text("utf-8"))["slow"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {slug: recorded[test] for slug in book.contents if (test := f"{RUNS}[{slug}]") in recorded}
+
+
 def keep(book: Book, slug: str, folder: Path, result: Run) -> Run:
     """Keep the chapter's run in ``folder`` instead of earlier ones, and return it."""
     path = folder / f"{name(book, slug)}.json"
@@ -95,7 +111,6 @@ def _executed(book: Book, slug: str, say: Callable[[str], None], last: str = "")
 
     if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
         say(f"the machine is busy (load {load:.1f}): measured times in {slug} will be longer than they need to be")
-    say(f"running {slug}")
     start = time.monotonic()
     try:
         books = execute(book.folder(slug), seconds=SECONDS, last=last)

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 _UNSAID = re.compile(
     r"<(script|style)\b.*?</\1>|<details.*?</details>"
     r'|<div [^<>]*class="d2lps-asked".*?</div>|<div [^<>]*class="d2lps-revealed"[^<>]*><p>.*?</p>'
-    r'|<div [^<>]*class="d2lps-explored".*?(?=<div class="d2-chosen">)|<div class="d2-where">.*?</div>',
+    r'|<div [^<>]*class="d2lps-explored[^"]*".*?(?=<div class="d2-chosen">)|<div class="d2-where">.*?</div>'
+    r'|<div class="d2-legend">.*?</ul></div>',
     re.S,
 )
 _PICTURE = re.compile(r"<svg\b[^<]*(?:<(?!/?svg\b)[^<]*)*</svg>")  # without another one inside

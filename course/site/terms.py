@@ -128,6 +128,13 @@ def elsewhere(glossary: Glossary, term: Term) -> str:
     return markup.escape(" · ".join(filter(None, words)))
 
 
+def names(glossary: Glossary, term: Term) -> str:
+    """Return all names of a term, in all languages and other texts, each between bars."""
+    words = [word for language in LANGUAGES for word in term.called(language)]
+    words += markup.unescape(elsewhere(glossary, term)).split(" · ")
+    return "".join(f"|{word.lower()}|" for word in dict.fromkeys(filter(None, words)))
+
+
 def shown(meaning: str) -> str:
     """Return a meaning as HTML; its only markup is `code`."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", markup.escape(meaning, quote=False))

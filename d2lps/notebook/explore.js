@@ -6,20 +6,20 @@ async function unpacked(packed) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// The contents in a file beside the page: a script, because a page from a disk may read no other file.
+// The contents in files beside the page: scripts, because a page from a disk may read no other file.
 const loaded = {};
-function load(file) {
-  return loaded[file] ??= new Promise((done) => {
+function load(more, part) {
+  return loaded[part] ??= new Promise((done) => {
     const script = document.createElement("script");
-    script.addEventListener("load", () => done(window.d2Positions[file]));
-    script.src = file;
+    script.addEventListener("load", () => done(window.d2Positions[part]));
+    script.src = `${more}-${part}.js`;
     document.head.append(script);
   });
 }
 
-async function choose(root, play) {
+async function choose(root, play, begins = false) {
   root.dataset.plays = "";
-  const packed = JSON.parse(root.querySelector("script").textContent), { more } = root.dataset;
+  const packed = JSON.parse(root.querySelector("script").textContent), { more, per } = root.dataset;
   const stage = root.querySelector(".d2-chosen"), text = root.querySelector(".d2-verdict") ?? stage.nextElementSibling;
   const rows = [...root.querySelectorAll("[role=group]:has(> button[data-shows])")];
   const dials = [...root.querySelectorAll(".d2-dials input")];
@@ -27,7 +27,7 @@ async function choose(root, play) {
 
   async function show(number, begins) {
     wanted = number;
-    const { data, stills, report } = await unpacked(packed[number] ?? (await load(more))[number]);
+    const { data, stills, report } = await unpacked(packed[number] ?? (await load(more, Math.floor(number / per)))[number % per]);
     if (wanted !== number) return; // another position has been chosen meanwhile
     stop();
     if (text.innerHTML !== report) text.innerHTML = report;
@@ -50,6 +50,38 @@ async function choose(root, play) {
   for (const button of rows.flatMap((row) => [...row.querySelectorAll("button")])) {
     button.addEventListener("click", () => show(+button.dataset.shows));
   }
-  await (dials.length ? turn(false) : show(0));
-  if (more) load(more);
+  await (dials.length ? turn(begins) : show(0, begins));
+}
+
+// First a bet, then the race, and then what decides: nothing gives the answer away before.
+function bet(root, play) {
+  root.dataset.plays = "";
+  root.dataset.state = "begins";
+  const cards = [...root.querySelectorAll(".d2-cards button")], outcome = root.querySelector(".d2-outcome"), took = new Map();
+  let chosen;
+  root.querySelector(".d2-ask").addEventListener("click", () => {
+    root.dataset.state = "asks";
+    for (const card of cards) card.disabled = false;
+    cards[0].focus();
+  });
+  for (const card of cards) card.addEventListener("click", () => {
+    chosen = card.value;
+    root.dataset.state = "races";
+    for (const each of cards) {
+      each.disabled = true;
+      each.setAttribute("aria-pressed", each === card);
+    }
+    choose(root, play, true);
+    card.parentNode.scrollIntoView();
+  });
+  root.addEventListener("d2-over", ({ detail: { name, end, duration } }) => {
+    const card = cards.find((each) => each.value === name);
+    if (!card || root.dataset.state !== "races") return;
+    card.querySelector("output").textContent = `⚑ ${end}`;
+    took.set(name, duration);
+    if (took.size < cards.length) return;
+    const [[first]] = [...took].sort((a, b) => a[1] - b[1]);
+    outcome.textContent = (chosen === first ? outcome.dataset.right : outcome.dataset.wrong).replace("{name}", first);
+    root.dataset.state = "raced";
+  });
 }

@@ -16,7 +16,7 @@ from d2lps import units
 from d2lps.algorithms import aggregate_at, ring, sharded
 from d2lps.algorithms.servers import require_chunks
 from d2lps.messages import html_language, named, text
-from d2lps.notebook.explore_page import Offer, can_race, dials, page, pictured, raced, report
+from d2lps.notebook.explore_page import Offer, bet, can_race, dials, page, pictured, raced, report
 from d2lps.plan import Plan
 from d2lps.simulate import cost
 from d2lps.topology import Topology, pcie_server
@@ -255,8 +255,13 @@ class Exploration(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         """Add a page for readers without a kernel, with some positions of the sliders computed in advance."""
         widget = super()._repr_mimebundle_(**kwargs)
-        bundle = widget | {"text/plain": repr(self), "text/html": page(self._offers(), self._content, self._shown)}
+        content = page(self._offers(), self._content, self._shown, self._first())
+        bundle = widget | {"text/plain": repr(self), "text/html": content}
         return bundle if has_front_end() else without_view(bundle)
+
+    def _first(self) -> str:
+        """Return what comes before the race on a page without a kernel, as HTML."""
+        return ""
 
     def _offers(self) -> list[Offer]:
         """Return each slider with its position, and a few other positions."""
@@ -320,7 +325,26 @@ class FirstRace(Exploration):
 
     def __init__(self):
         super().__init__(WAYS, None, 4, 1, BYTES[2], bandwidth(RATE))
-        self.children = [self.children[0], self._report, self._stage, *self.children[3:]]
+        self._all = [self.children[0], self._report, self._stage, *self.children[3:]]
+        buttons = [ipywidgets.Button(description=name, tooltip=says) for name, says in self._choices().items()]
+        for button in buttons:
+            button.on_click(lambda chosen: self.bet(chosen.description))
+        cards = "".join(f"<li><b>{escape(name)}</b>: {escape(says)}</li>" for name, says in self._choices().items())
+        asked = ipywidgets.HTML(f"<b>{escape(text('explore.bet'))}</b><ul>{cards}</ul>{escape(text('explore.bet-on'))}")
+        self.children = [asked, ipywidgets.HBox(buttons)]
+
+    def _choices(self) -> dict[str, str]:
+        """Return the name of each way, in the language in force, and a sentence about it."""
+        says = (text(f"explore.way-{key}") for key in ("one", "parts", "ring"))
+        return dict(zip(map(named, WAYS), says, strict=True))
+
+    def bet(self, name: str) -> None:
+        """Take a bet on the run with that name: the race runs, and the sliders appear."""
+        best = min(self.traces, key=lambda way: self.traces[way].duration)
+        key = "right" if name == named(best) else "wrong"
+        self._report.value = f"<b>{escape(text(f'explore.bet-{key}', name=named(best)))}</b>{self._told()}"
+        self.children = [self._stage, self._report, self._all[0], *self._all[3:]]
+        self.player.data = self.player.data | {"begins": True}
 
     def _make_controls(self, gpus: int, chunks: int, nbytes: int, rate: Bandwidth) -> dict[str, ipywidgets.Widget]:
         options = {
@@ -378,9 +402,15 @@ class FirstRace(Exploration):
             for name, few in others.items()
         ]
 
-    def page(self, more: str) -> tuple[str, str]:
-        """Return the picture with sliders as HTML, and the script ``more`` with all their positions."""
-        return dials(self.controls, self._content, more)
+    def _first(self, hero: str = "", beside: str = "") -> str:
+        return bet(self._choices(), hero, beside)
+
+    def page(self, more: str, hero: str = "", beside: str = "") -> tuple[str, dict[str, str]]:
+        """Return the bet and the picture with sliders as HTML, and file → script with all their positions.
+
+        ``hero`` and ``beside`` are a picture and what stands below the question, as HTML.
+        """
+        return dials(self.controls, self._content, more, self._first(hero, beside))
 
 
 def verdict(runs: list[dict]) -> str:

@@ -74,16 +74,23 @@ background:none;color:inherit;font:inherit;cursor:pointer}
 .d2-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,200px),1fr));gap:4px 28px}
 .d2-dials label{display:grid;grid-template-columns:auto 1fr;gap:0 10px}
 .d2-dials output{font-weight:700;text-align:right}
-.d2-dials input{grid-column:1/-1;width:100%;height:32px;margin:0;accent-color:#1952af;cursor:pointer}
+.d2-dials input{grid-column:1/-1;width:100%;height:32px;margin:0;cursor:pointer;
+accent-color:light-dark(#1952af,#7fb0ff)}
 .d2-verdict p{margin:4px 0;font-size:15px;line-height:1.5}
-@container (min-width:860px){.d2-verdict~.d2-chosen .d2-runs{grid-template-columns:repeat(3,minmax(0,1fr))}}
-@media print{.d2-dials{display:none}}"""
+@container (min-width:860px){
+.d2-verdict~.d2-chosen .d2-runs{grid-template-columns:repeat(3,minmax(0,1fr))}
+/* Runs of many nodes have room for their names and bytes. */
+.d2-verdict~.d2-chosen .d2-player:has(>.d2-more) .d2-runs{grid-template-columns:repeat(2,minmax(0,1fr))}}
+@media print{.d2-dials{display:none}}
+"""
+LOOK += Path(__file__).with_name("bet.css").read_text("utf-8")
 
 
-def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]") -> str:
+def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]", first: str = "") -> str:
     """Return the page: the content for the current positions, and buttons for other positions.
 
-    ``cache`` stores the content of each position in each language.
+    ``cache`` stores the content of each position in each language; ``first`` is a bet, of :func:`bet`, that comes
+    before.
     """
 
     def content(values: dict[str, object]) -> dict:
@@ -93,35 +100,72 @@ def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]") -> str:
         return cache[key]
 
     offered = only(LANGUAGES[0], lambda: _offered(offers, content))  # the same for the readers of all languages
-    first = content(offers[0].now)
-    summary = first["report"]
-    packed = [_packed(first), *(_packed(content(offers[i].now | {offers[i].name: value})) for i, value in offered)]
+    now = content(offers[0].now)
+    summary = now["report"]
+    packed = [_packed(now), *(_packed(content(offers[i].now | {offers[i].name: value})) for i, value in offered)]
     numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(offered, 1)}
     frame = len((LOOKS + LOOK + MODULE + CHOOSE + summary + "".join(packed)).encode())
-    pictures = sheet(first["data"], first["stills"]) if "data" in first else ""  # shown until the script runs
+    pictures = sheet(now["data"], now["stills"]) if "data" in now else ""  # shown until the script runs
     pictures = pictures if frame + len(pictures.encode()) <= LARGEST else ""
     rows = "".join(_row(offer, numbers) for offer in offers if any(name == offer.name for name, _ in numbers))
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
-    start = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((root) => choose(root, play));"
+    inside = (
+        f'<p>{escape(text("explore.in-advance"))}</p>{rows}<div class="d2-chosen">{pictures}</div><div>{summary}</div>'
+    )
+    start = _starts(name, first)
     return (
-        f'<div id="{name}" class="d2lps-explored" lang="{html_language()}"><style>{LOOKS}{LOOK}</style>'
-        f"<p>{escape(text('explore.in-advance'))}</p>{rows}"
-        f'<div class="d2-chosen">{pictures}</div><div>{summary}</div>'
+        f'<div id="{name}" class="d2lps-explored{" d2-bets" * bool(first)}" lang="{html_language()}">'
+        f"<style>{LOOKS}{LOOK}</style>{_after(first, inside)}"
         f'<script type="application/json">{json.dumps(packed)}</script></div>'
         f'<script type="module">{MODULE}\n{CHOOSE}\n{start}</script>'
     )
 
 
-def dials(controls: dict, make: Content, more: str = "") -> tuple[str, str]:
-    """Return the page whose sliders take all positions, and a script with their contents.
+def bet(choices: dict[str, str], hero: str = "", beside: str = "") -> str:
+    """Return what comes before a race: a question, and a card to bet on for each run.
+
+    Args:
+        choices: The name of each run, and a sentence about it.
+        hero: A picture, as HTML.
+        beside: What stands below the question, as HTML.
+    """
+    cards = "".join(
+        f'<button type="button" value="{escape(name)}" disabled><b>{escape(name)}</b><span>{escape(says)}</span>'
+        "<output></output></button>"
+        for name, says in choices.items()
+    )
+    said = {key: escape(text(f"explore.bet-{key}", name="{name}")) for key in ("right", "wrong")}
+    return (
+        f'<div class="d2-opens">{hero}<div><button type="button" class="d2-ask">{escape(text("explore.bet"))}</button>'
+        f'{beside}</div></div><div class="d2-cards" role="group" aria-label="{escape(text("explore.bet-on"))}">'
+        f"<p>{escape(text('explore.bet-on'))}</p>{cards}</div>"
+        f'<p class="d2-outcome" role="status" data-right="{said["right"]}" data-wrong="{said["wrong"]}"></p>'
+    )
+
+
+def _after(first: str, inside: str) -> str:
+    """Return the content of a page, behind a bet if there is one."""
+    return f'{first}<div class="d2-raced">{inside}</div>' if first else inside
+
+
+def _starts(name: str, first: str) -> str:
+    """Return the script that starts a page."""
+    start = "bet" if first else "choose"
+    return f"document.querySelectorAll('#{name}:not([data-plays])').forEach((root) => {start}(root, play));"
+
+
+def dials(controls: dict, make: Content, more: str = "", first: str = "") -> tuple[str, dict[str, str]]:
+    """Return the page whose sliders take all positions, and scripts with their contents.
 
     Args:
         controls (dict of str to widget): The sliders, each with its ``options`` and ``value``.
         make: Makes the content of one position of all sliders.
-        more: The file of the script, which the page loads after its first picture; if empty, the page has all contents.
+        more: The stem of scripts with the contents, one for each position of the first slider, which the page loads
+            when they are needed; if empty, the page has all contents.
+        first: A bet, of :func:`bet`, that comes before.
 
     Returns:
-        HTML and JavaScript.
+        HTML, and file name → JavaScript.
     """
     grid = product(*([value for _, value in control.options] for control in controls.values()))
     contents = [make(dict(zip(controls, values, strict=True))) for values in grid]
@@ -133,20 +177,26 @@ def dials(controls: dict, make: Content, more: str = "") -> tuple[str, str]:
         kept = f"data-labels='{escape(json.dumps(labels, ensure_ascii=False))}'"
         says = f"<span>{escape(control.description)}</span><output>{escape(labels[at])}</output>"
         rows.append(f'<label>{says}<input type="range" {look} {kept}></label>')
-    first, packed = contents[start], [_packed(content) for content in contents]
-    pictures = sheet(first["data"], first["stills"]) if "data" in first else ""
+    now, packed = contents[start], [_packed(content) for content in contents]
+    pictures = sheet(now["data"], now["stills"]) if "data" in now else ""
     inside = json.dumps({start: packed[start]} if more else packed)
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
-    begin = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((root) => choose(root, play));"
-    form = (
-        f'<div id="{name}" class="d2lps-explored" lang="{html_language()}" data-more="{more}">'
-        f'<style>{LOOKS}{LOOK}</style><div class="d2-dials">{"".join(rows)}</div>'
-        f'<div class="d2-verdict">{first["report"]}</div>'
+    per = len(packed) // len(next(iter(controls.values())).options)  # positions for each of the first slider
+    body = (
+        f'<div class="d2-dials">{"".join(rows)}</div><div class="d2-verdict">{now["report"]}</div>'
         f'<div class="d2-chosen">{pictures}</div>'
-        f'<script type="application/json">{inside}</script></div>'
-        f'<script type="module">{MODULE}\n{CHOOSE}\n{begin}</script>'
     )
-    return form, f"(window.d2Positions??={{}})[{json.dumps(more)}]={json.dumps(packed)};\n"
+    form = (
+        f'<div id="{name}" class="d2lps-explored{" d2-bets" * bool(first)}" lang="{html_language()}" '
+        f'data-more="{more}" data-per="{per}"><style>{LOOKS}{LOOK}</style>{_after(first, body)}'
+        f'<script type="application/json">{inside}</script></div>'
+        f'<script type="module">{MODULE}\n{CHOOSE}\n{_starts(name, first)}</script>'
+    )
+    files = {
+        f"{more}-{at // per}.js": f"(window.d2Positions??={{}})[{at // per}]={json.dumps(packed[at : at + per])};\n"
+        for at in range(0, len(packed), per)
+    }
+    return form, files if more else {}
 
 
 def _offered(offers: list[Offer], content: Content) -> list[tuple[int, object]]:

@@ -74,6 +74,34 @@ def draw(page: Page) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+def look_through(page: Page) -> None:
+    """Bring each part of the page into view, because players are set up when they come near; return to its top."""
+    page.evaluate(
+        """async () => {
+          const drawn = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          for (let y = 0; y < document.documentElement.scrollHeight; y += innerHeight) {
+            scrollTo(0, y);
+            await drawn();
+          }
+          scrollTo(0, 0);
+          await drawn();
+        }"""
+    )
+
+
+def cut_players(page: Page) -> list[str]:
+    """Return the labels of players that are wider than their room, or whose runs are: on a phone, that begin later."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll(".d2-player")].filter((player) => {
+          const room = player.closest(".shown, main").getBoundingClientRect(), own = player.getBoundingClientRect();
+          const inside = (each) => each.querySelector(".d2-track")?.clientWidth ?? each.scrollWidth;
+          const wide = (each) => inside(each) > each.clientWidth + 1;
+          const hides = innerWidth < 600 ? (each) => each.scrollLeft > 0 : wide;
+          return own.right > room.right + 1 || [...player.querySelectorAll(".d2-all, .d2-stage")].some(hides);
+        }).map((player) => player.getAttribute("aria-label"))"""
+    )
+
+
 def hold_time(page: Page) -> Page:
     """Let time pass only as ``page.clock.run_for(milliseconds)`` says, on all pages of this context."""
     page.clock.install(time=0)

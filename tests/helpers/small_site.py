@@ -10,4 +10,4 @@ def bare(patch: pytest.MonkeyPatch) -> None:
     """Leave out of a site the pages of the package, the bandwidths on their page, and the race of the first page."""
     patch.setattr(reference, "entries", list)
     patch.setattr(bandwidths, "page", lambda language: "<h1>…</h1>")
-    patch.setattr(Site, "race", ("", ""))
+    patch.setattr(Site, "race", ("", {}))

@@ -8,7 +8,7 @@ from helpers.axe import grave
 
 import d2lps
 from d2lps import speak
-from d2lps.messages import LANGUAGES
+from d2lps.messages import LANGUAGES, named, text
 from d2lps.notebook import explore as first_race
 from d2lps.topology import TopologyError, pcie_server
 
@@ -55,15 +55,25 @@ def test_several_switches_share_the_gpus_and_nvlinks_join_neighbors_in_a_ring():
 def test_each_position_works_from_a_file_with_keys_alone(new_page, tmp_path, language):
     speak(language)
     race = d2lps.opening("00")
-    form, script = race.page("race.js")
-    assert len(form.encode()) <= 150_000 and len(script.encode()) <= 1_500_000
+    form, scripts = race.page("race")
+    assert len(form.encode()) <= 160_000 and max(len(script.encode()) for script in scripts.values()) <= 300_000
     (tmp_path / "page.html").write_text(PAGE.format(language, form), "utf-8")
-    (tmp_path / "race.js").write_text(script, "utf-8")
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(script, "utf-8")
     page, asked, wrong = new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce"), [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto((tmp_path / "page.html").as_uri())
+    answers = page.locator(".d2-dials, .d2-verdict, .d2-chosen")
+    assert not any(each.is_visible() for each in answers.all())
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # bets on the first one
     page.wait_for_selector(".d2-player")
+    page.wait_for_selector("[data-state=raced]")
+    assert page.locator(".d2-cards output").all_inner_texts() == ["⚑ 96 ms", "⚑ 32 ms", "⚑ 24 ms"]
+    assert page.locator(".d2-outcome").inner_text() == text("explore.bet-wrong", name=named("ring"))
+    assert [script for script in asked if script.endswith(".js")] == []  # the first position came with the page
     verdict = page.locator(".d2-verdict [role=status]")
     assert verdict.inner_text().replace("\n", "") == re.sub("<[^>]+>", "", race._report.value)
     dials = page.locator(".d2-dials input")
@@ -79,9 +89,20 @@ def test_each_position_works_from_a_file_with_keys_alone(new_page, tmp_path, lan
         assert dials.nth(at).get_attribute("aria-valuetext") == label
         assert page.locator(".d2-dials output").nth(at).inner_text() == label
     tops = {round(run.bounding_box()["y"]) for run in page.locator(".d2-run").all()}
-    assert len(tops) == 1 and page.locator(".d2-over").count() == 3  # beside each other, and at once at their end
+    assert len(tops) == 2 and page.locator(".d2-over").count() == 3  # eight GPUs have room; at once at their end
     assert wrong == [] and all(url.startswith("file:") for url in asked)
     assert grave(page) == []
+
+
+def test_in_a_notebook_a_bet_comes_before_the_race_and_its_sliders():
+    race = d2lps.opening("00")
+    asked, buttons = race.children
+    assert [button.description for button in buttons.children] == ["GPU 0", "shards", "ring"]
+    assert not re.search(r"\d ms", asked.value)
+    buttons.children[2].click()
+    assert race.player in race._stage.children and race._stage in race.children
+    assert "Right: ring is the fastest." in race._report.value and race._report in race.children
+    assert race.player.data["begins"]
 
 
 def test_a_notebook_without_a_kernel_has_a_few_positions():

@@ -8,16 +8,22 @@ const keep = (kind, name) => {
   } catch {} // storage is full or not allowed: then the map stays as it is
 };
 
-// A chapter is read when its last section begins in the upper three quarters of the window.
+// A chapter is read when each of its sections has been in the upper three quarters of the window, in one visit or
+// several: a jump to the last one passes the others by.
 const chapter = document.querySelector(".way[data-chapter]")?.dataset.chapter;
-const last = chapter && [...document.querySelectorAll("main section[id]")].at(-1);
-if (last) {
+const sections = chapter ? [...document.querySelectorAll("main section[id]")] : [];
+if (sections.length) {
+  const place = `d2lps-seen-${chapter}`;
+  let seen = new Set();
+  try { seen = new Set(JSON.parse(localStorage.getItem(place) ?? "[]")); } catch {}
   const watching = new IntersectionObserver((entries) => {
-    if (!entries.some((each) => each.isIntersecting)) return;
+    for (const each of entries) if (each.isIntersecting) seen.add(each.target.id);
+    try { localStorage.setItem(place, JSON.stringify([...seen])); } catch {}
+    if (!sections.every((each) => seen.has(each.id))) return;
     keep("read", chapter);
     watching.disconnect();
-  }, { rootMargin: "0px 0px -25% 0px" });
-  watching.observe(last);
+  }, { rootMargin: "-72px 0px -25% 0px" }); // not what the bar hides, and what a jump leaves above its goal
+  for (const each of sections) watching.observe(each);
 }
 document.addEventListener("d2lps-passed", ({ detail }) => detail.forEach((id) => keep("passed", id)));
 

@@ -15,12 +15,18 @@ async function unpacked(script) {
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
 }
 
-async function part(name) {
+// Its digest is in the address, so a browser that has kept a file asks for it no more. `got` hears of each piece.
+async function part(name, got = () => {}) {
   const script = embedded(name);
   if (script) return unpacked(script);
-  const answer = await fetch(new URL(`python/${name}`, own.src));
+  const answer = await fetch(new URL(`python/${name}?${given.parts[name][1]}`, own.src), { cache: "force-cache" });
   if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
-  return answer.arrayBuffer();
+  const pieces = [], reader = answer.body.getReader();
+  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+    pieces.push(next.value);
+    got(next.value.length);
+  }
+  return new Blob(pieces).arrayBuffer();
 }
 
 async function text(name) { return new TextDecoder().decode(await part(name)); }
@@ -48,9 +54,14 @@ function ask(running, message, transfer = []) {
   });
 }
 
-function begun() {
+const MB = (bytes) => Math.round(bytes / 1e6);
+const total = parts.reduce((sum, name) => sum + (given.parts[name]?.[0] ?? 0), 0);
+function begun(say) {
   return worker ??= (async () => {
-    const files = Object.fromEntries(await Promise.all(parts.map(async (name) => [name, await part(name)])));
+    let done = 0;
+    const got = (bytes) => say(words.fetching.replace("{done}", MB(done += bytes)).replace("{all}", MB(total)));
+    const files = Object.fromEntries(await Promise.all(parts.map(async (name) => [name, await part(name, got)])));
+    say(words.starting);
     const running = new Worker(URL.createObjectURL(new Blob([await text("try-worker.js")], { type: "text/javascript" })));
     const late = setTimeout(() => stop(new Error(words.late)), WAIT);
     await ask(running, { kind: "begin", parts: files, language: document.documentElement.dataset.language }, Object.values(files));
@@ -111,8 +122,9 @@ function open(cell, button) {
       clock.textContent = seconds < SIGN ? "" : `${seconds} s`;
     }, 200);
     const mine = async () => {
-      state.textContent = worker ? words.running : words.loading;
-      const running = await begun();
+      const say = (phase) => { if (state.textContent !== phase) state.textContent = phase; };
+      say(words.starting);
+      const running = await begun(say);
       state.textContent = words.running;
       const needs = d2lpsCells.needs[id].map((earlier) => [earlier, d2lpsCells.sources[earlier]]);
       const { outputs, passed } = await ask(running, { kind: "run", id, source: field.value, needs });

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from d2lps.messages import named, text
+from d2lps.plan import Send
 from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import Size, made_by
 from d2lps.simulate import cost
@@ -85,6 +86,11 @@ class Lanes:
             [block for block in blocks if block.network == network] for network in (False, True)
         )
         self.network = bool(self.messages) and not slots  # whether messages have a lane
+        sends = [act for act in self.schedule.acts if isinstance(act, Send)]
+        # Rows are streams if all that passes between them are events: copies of nothing.
+        self.streams = bool(sends) and all(
+            send.op == "copy" and not self.schedule.values[send.key].nbytes for send in sends
+        )
         self.starts = sorted({block.start for block in self.tasks})
 
     @classmethod
@@ -178,7 +184,8 @@ class Lanes:
 
     def gauges(self, at: float | None = None, **place: object) -> str:
         """Draw a memory bar per device: its bytes at a moment, or the peak; the peak and the limit as lines."""
-        parts, high = [], 0.3 * self.row
+        high = 0.3 * self.row
+        parts = [words(text("lanes.held"), 0, -4, "key", "soft", None, class_="d2-soft d2-key d2-held")]
         for i, node in enumerate(self.nodes):
             now, inside = self.memory_at(node, at), [tag("title", escape(node))]
             y = (i + 0.1) * self.row
@@ -191,8 +198,8 @@ class Lanes:
                     x = min(self.long(size), GAUGE - 1)
                     inside.append(tag("rect", x=x - 1, width=2, y=y - 2, height=high + 4, **area(color)))
             sentence = _of(now, self.limits[node]) if at is None and node in self.limits else show_size(now)
-            sentence = text("lanes.peak", size=sentence) if at is None else sentence
-            largest = f"--d2-most:{fine((GAUGE + BEYOND) / (0.6 * len(sentence)))}px"
+            sentence = text("lanes.peak", size=sentence) if at is None else sentence * bool(now)  # an empty bar says so
+            largest = f"--d2-most:{fine((GAUGE + BEYOND) / (0.6 * max(1, len(sentence))))}px"
             look = {"class_": "d2-soft d2-key d2-amount", "style": largest}
             inside.append(words(sentence, 0, y + 0.76 * self.row, "key", "soft", None, **look))
             parts.append(tag("g", "".join(inside), class_="d2-node"))
@@ -337,7 +344,7 @@ def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
         "others": (others, task("")),
         "idle": (True, tag("path", d=rect(3, 2, 20, 12), **area("band")) + hatched),
         "network": (any(s.network for s in scenes), tag("path", d=rect(2, 6, 11, 4) + rect(16, 6, 8, 4), **worker(0))),
-        "memory": (True, bar((17, "ink"))),
+        "memory": (any(scene.peak > 1 for scene in scenes), bar((17, "ink"))),
         "limit": (any(scene.limits for scene in scenes), bar((23, "warm"))),
     }
     found = [(mark, text(f"lanes.{name}", names=" ".join(others))) for name, (used, mark) in entries.items() if used]

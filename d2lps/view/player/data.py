@@ -8,8 +8,10 @@ from functools import cache
 from itertools import groupby
 
 from d2lps.messages import html_language, text
+from d2lps.schedule import Schedule
+from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.lanes import GAUGE, WIDE, Lanes
+from d2lps.view.drawing.lanes import GAUGE, WIDE, Lanes, source
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import STATES
 from d2lps.view.drawing.motion import REACH, TILE, Change
@@ -37,11 +39,12 @@ def _words() -> dict[str, str]:
     }
 
 
-def _lanes_words() -> dict[str, str]:
+def _lanes_words(streams: bool) -> dict[str, str]:
     """Return the words that the trace of a schedule has instead."""
     holds = {name: f"{{{name}}}" for name in ("node", "now", "peak", "limit")}
     return {
-        "full": text("lanes.computing", full="{full}", links="{links}"),
+        "full": text("lanes.busy" if streams else "lanes.computing", full="{full}", links="{links}"),
+        "memory": text("lanes.held"),
         "holds": text("lanes.holds", **holds),
         "limited": text("lanes.limited", **holds),
         "task": text("lanes.task", label="{label}", start="{start}", end="{end}"),
@@ -59,8 +62,10 @@ def page(scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", 
     order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = _finish(run, order)
-    unit, words = _unit(float(scenes[0].peak)), _lanes_words() if lanes else {}
-    label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
+    unit, words = _unit(float(scenes[0].peak)), _lanes_words(scenes[0].streams) if lanes else {}
+    origins = [run.pop("origin") for run in runs]
+    labels = [f"{run['name']} {said}".strip() for run, said in zip(runs, origins, strict=True)]
+    label = text("player.label", what=", ".join(labels))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
     runs = [run | {"where": ""} for run in runs] if where else runs
@@ -72,11 +77,24 @@ def page(scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", 
         "where": where,
         "peak": 0 if lanes else scenes[0].peak,  # of the backlogs beside links
         "unit": unit,
-        "legend": marks(scenes),
+        "legend": [*marks(scenes), *(("", said) for said in _places(scenes, origins))],
         "states": STATES,
         "palette": len(COLORS),
         "runs": runs,
     }
+
+
+def _places(scenes: Sequence[Scene | Lanes], origins: Sequence[str]) -> list[str]:
+    """Return the topologies of the runs for the end of the legend, with the bytes if all have as many."""
+    said = origins if len({*origins}) == 1 else [" · ".join(source(scene.trace)) for scene in scenes]
+    return [each for each in dict.fromkeys(said) if " · " in each]
+
+
+def _said(trace: Trace, otherwise: str) -> str:
+    """Return the sentence that says what the times of a run are; of a measured one, ``otherwise``."""
+    if trace.measured or trace.origin not in ("shared", "ideal"):
+        return otherwise
+    return text("player.scheduled" if isinstance(trace.plan, Schedule) else f"player.{trace.origin}")
 
 
 def _finish(run: dict, order: Sequence[dict]) -> str:
@@ -126,7 +144,8 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         messages.append((tick(m.start), tick(m.end), *looks, way, sizes.setdefault(m.nbytes, len(sizes))))
     return {
         "name": name,
-        "where": origin(trace),
+        "where": _said(trace, origin(trace)),
+        "origin": origin(trace),
         "described": described(scene, name or origin(trace)),
         "view": scene.view,
         "high": scene.layout.height,
@@ -208,7 +227,8 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
             letters.append([*place, label, least, color])
     return WITHOUT | {
         "name": name,
-        "where": scene.heading(timed=False),
+        "where": scene.heading() if scene.slots else _said(scene.trace, scene.heading(timed=False)),
+        "origin": scene.heading(timed=False),
         "described": described(scene, name or scene.heading(timed=False)),
         "view": [-1, 0, GAUGE + 2, scene.height],
         "high": scene.height,

@@ -51,8 +51,10 @@ function lanes(run, data, scene) {
   const held = run.nodes.map(() => 0), peaks = amounts.map((words) => words.textContent); // the still has the peaks
   const bar = (node, bytes, sentence) => {
     bars[node].setAttribute("width", ((long * bytes) / peak).toFixed(1));
-    tell(amounts[node], sentence);
+    tell(amounts[node], bytes ? sentence : ""); // an empty bar says so itself
   };
+  const heading = make("div", { class: "d2-heading" }, words.memory);
+  scene.querySelector(".d2-held")?.remove(); // a heading beside the lanes takes its place
   const walked = walk(run.memory, (node, bytes) => {
     held[node] = bytes;
     bar(node, bytes, amount(bytes, data.unit));
@@ -67,6 +69,7 @@ function lanes(run, data, scene) {
     style: `left:${x}%;width:${width}%;top:${y}px;height:${height}px;line-height:${height}px` }));
   const [start = [], end, lane, title] = run.blocks;
   return {
+    heading,
     letters,
     show,
     // The whole label of a task where it has room, else its shortest label, else nothing.
@@ -126,7 +129,7 @@ function perform(run, still, data, longest) {
       make("div", { class: "d2-steps" }, make("div", { style: width }, ...labels)),
       make("div", { class: "d2-all" },
         make("div", { class: "d2-track", style: table ? `width:calc(${portion}*var(--d2-axis))` : width }, time, ...(table ? table.letters : []), head)),
-      ...(table ? [scene] : [])),
+      ...(table ? [table.heading, scene] : [])),
     caption);
   const track = root.querySelector(".d2-all");
   // Its line in the list of runs beside the controls, which is visible if not all runs are abreast.
@@ -257,7 +260,7 @@ function perform(run, still, data, longest) {
   // Lanes that are longer than their window move on with the play-head; an edge beyond which there is more is pale.
   let beyond = 0;
   function follow(tick) {
-    if (!beyond && !track.scrollLeft) return;
+    if (!beyond && !track.scrollLeft && !track.classList.contains("d2-before")) return;
     const far = (tick / TICKS) * (beyond + track.clientWidth), from = track.scrollLeft, room = track.clientWidth - NEAR;
     const to = Math.max(0, Math.min(beyond, Math.max(far - room, Math.min(from, far - NEAR))));
     if (to !== from) track.scrollLeft = to;
@@ -303,6 +306,7 @@ function perform(run, still, data, longest) {
     const number = run.begins.filter((begin) => begin <= tick).length;
     const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
     tell(step, where);
+    if (over && !root.classList.contains("d2-over")) root.dispatchEvent(new CustomEvent("d2-over", { bubbles: true, detail: run }));
     root.classList.toggle("d2-over", over);
     return now;
   }

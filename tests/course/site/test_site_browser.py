@@ -15,7 +15,7 @@ from d2lps.messages import LANGUAGES, sentences
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
 pytestmark = pytest.mark.timeout(1200)  # who comes first waits for all chapters to be run
 
-WIDTHS = (360, 768, 1100, 1440)
+WIDTHS = (360, 390, 768, 1100, 1280, 1440, 1920)
 CHAPTER, FRONT = 800_000, 200_000  # bytes of a page; the front with all that it loads
 
 
@@ -55,15 +55,17 @@ def test_every_page_is_whole_at_every_width_and_on_paper_and_speaks_its_language
     english = said_in_english_alone(language)
     for name in [f"{language}/{each}" for each in names(site, language)] + api_pages(site) * (language == "en"):
         page = opened(name)
-        it_plays(page, name)
         assert page.evaluate("document.documentElement.lang") == ("zh-Hans" if language == "zh" else language)
         assert page.evaluate("[...document.images].filter(e => e.complete && !e.naturalWidth).map(e => e.src)") == []
+        browsers.look_through(page)
+        it_plays(page, name)
         text = page.evaluate(READ)
         assert [piece for piece in english if piece in text] == [], name
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert beyond <= 0, f"{name} is {beyond} pixels too wide at {width}"
+            assert browsers.cut_players(page) == [], f"{name} at {width}"
         if not name.startswith("api/"):
             page.set_viewport_size({"width": 688, "height": 1000})  # an A4 without its margins
             page.emulate_media(media="print")
@@ -147,7 +149,7 @@ def test_sizes(site):
 def test_a_reader_is_asked_for_the_language_once(hosted):
     page = hosted("index.html?choose")
     assert page.locator(".speak h2").all_inner_texts() == ["Tiếng Việt", "中文", "English"]
-    page.wait_for_function("document.querySelector('.race img').naturalWidth > 1000")
+    page.wait_for_function("document.querySelector('.hero img').naturalWidth > 400")
     assert page.locator(".cards img").evaluate_all("all => all.every(each => each.getAttribute('src'))")
     page.get_by_role("link", name="中文").click()
     page.wait_for_url("**/zh/index.html")

@@ -108,7 +108,7 @@ def test_pages_have_the_texts_and_the_outputs(book):
 
 
 def test_the_root_page_shows_the_course_before_the_language_is_chosen(book):
-    (book.root / "img/race.svg").write_text(PICTURE, "utf-8")
+    (book.root / "img/moving-ring.svg").write_text(PICTURE, "utf-8")
     toc = book.root / "chapters/toc.toml"
     toc.write_text(toc.read_text("utf-8").replace("title =", "minutes = 7\ntitle =", 1), "utf-8")
     figures = book.root / f"chapters/{SLUG}/figures.py"
@@ -121,7 +121,7 @@ def test_the_root_page_shows_the_course_before_the_language_is_chosen(book):
     site = made(Book(book.root))
     root = (site / "index.html").read_text("utf-8")
     for piece in (
-        '<img src="img/race.svg" alt="Four GPUs',
+        '<img src="img/moving-ring.svg" alt="Four GPUs',
         f'<img src="thumbnails/{SLUG}.svg" alt="1. Two ways" loading="lazy">',
         f'<a href="en/{SLUG}.html">1. Two ways</a></h2><p>Two.</p><small>7 minutes</small>',
         '<meta property="og:description" content="Four GPUs train one network',
@@ -454,3 +454,16 @@ def test_serve_refuses_a_missing_site_and_a_taken_port_in_one_sentence(book, cap
     made(book)
     assert command(["--root", str(book.root), "serve", "--port", "70000"]) == 1
     assert "--port" in capsys.readouterr().err
+
+
+def test_each_chapter_to_run_is_named_with_the_time_that_is_left(book, monkeypatch):
+    said, ran = [], Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+    monkeypatch.setattr(runs, "_executed", lambda *_: ran)
+    (book.root / "tests").mkdir()
+    recorded = {"slow": {f"{runs.RUNS}[{SLUG}]": 180.0}}
+    (book.root / runs.DURATIONS).write_text(json.dumps(recorded), "utf-8")
+    build(Book(book.root), pdf=False, say=said.append)
+    assert f"chapter 1 of 1 to run: {SLUG}, about 3 minutes left" in said
+    said.clear()
+    build(Book(book.root), pdf=False, say=said.append)  # the run is kept
+    assert not any("to run" in sentence for sentence in said)

@@ -75,8 +75,7 @@ def test_what_was_read_and_solved_is_marked_and_stays(opened, language, width):
     page.go_back()
     assert marks(page) == ["", ""]  # it was opened, and its last section was not seen
     page.goto(f"{browsers.HOME}/{language}/06b-late.html")
-    page.locator("#turn").scroll_into_view_if_needed()
-    page.mouse.wheel(0, 5000)
+    browsers.look_through(page)
     page.wait_for_function("localStorage.getItem('d2lps-read-06b-late')")
     page.evaluate("document.dispatchEvent(new CustomEvent('d2lps-passed', { detail: ['star'] }))")
     page.goto(f"{browsers.HOME}/{language}/index.html")
@@ -96,12 +95,22 @@ def test_what_was_read_and_solved_is_marked_and_stays(opened, language, width):
     assert marks(page)[1].startswith(text_in(other, "map.read"))
 
 
+def test_a_jump_to_the_end_reads_nothing_before_it(opened):
+    page = opened("en/index.html")
+    page.set_viewport_size({"width": 1280, "height": 200})
+    page.goto(f"{browsers.HOME}/en/06b-late.html#turn")
+    page.wait_for_function("(localStorage.getItem('d2lps-seen-06b-late') ?? '').includes('turn')")
+    assert page.evaluate("localStorage.getItem('d2lps-read-06b-late')") is None
+    browsers.look_through(page)
+    page.wait_for_function("localStorage.getItem('d2lps-read-06b-late')")
+
+
 def test_the_map_follows_a_reader_who_reads_in_another_window(opened):
     page = opened("en/index.html")
     with page.context.expect_page() as beside:
         page.evaluate("open('01-small.html')")
     beside.value.wait_for_load_state()
-    beside.value.evaluate("scrollTo(0, document.body.scrollHeight)")
+    browsers.look_through(beside.value)
     page.wait_for_function("document.querySelector('.course-map .d2-mark').textContent !== ''")
     assert marks(page) == ["✓ read", ""]
 
