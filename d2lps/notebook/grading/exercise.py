@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 from html import escape
 from numbers import Real
-from typing import Protocol
+from typing import Any, Protocol
 
 from d2lps.messages import html_language, text
 from d2lps.notebook.shown import Late
@@ -18,7 +18,8 @@ from d2lps.units import show_seconds, show_size
 class Case(Protocol):
     """A case in which an answer is judged: every judge has its own kind, with a label such as ``"n = 4"``."""
 
-    label: str
+    @property
+    def label(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Exercise:
 
     parameters: tuple[str, ...]
     cases: tuple[Case, ...]
-    judge: Callable[[Case, Callable], object]
+    judge: Callable[[Any, Callable], object]
     shows: tuple[str, ...] = ()
     fills: Callable[[object], dict[str, str]] = lambda result: {}
 
@@ -175,13 +176,14 @@ def plain(value: object) -> object:
         return value
     if type(value) is dict:
         return {plain(key): plain(each) for key, each in value.items()}
-    if type(value) in (tuple, list, set, frozenset):
-        return type(value)(map(plain, value))
+    for kind in (tuple, list, set, frozenset):
+        if type(value) is kind:
+            return kind(map(plain, value))
     try:
         return number(value)
     except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"{kind} is no number, text or None, and no tuple, list, set or dict of these") from None
+        name = type(value).__name__
+        raise TypeError(f"{name} is no number, text or None, and no tuple, list, set or dict of these") from None
 
 
 TODO = "todo"  # the mistake of an exercise that was not begun

@@ -54,7 +54,7 @@ def same(got: object, right: object) -> bool:
     if isinstance(right, bool | str):
         return type(got) is type(right) and got == right
     try:
-        return bool(abs(number(got) - right) <= NEAR * abs(right))
+        return bool(abs(float(number(got)) - float(number(right))) <= NEAR * abs(float(number(right))))
     except (TypeError, ValueError, OverflowError):
         return False
 
@@ -63,7 +63,7 @@ def exercise(id: str, table: dict) -> Exercise:
     """Return the requirements of the exercise. Raises OwnError for the first fault of the table."""
     for fault in _faults(id, table):
         raise OwnError(fault)
-    names = _parameters(id, table["stub"])
+    names = _parameters(id, table["stub"]) or []
     cases = []
     for row in table["cases"]:
         label = ", ".join(f"{name} = {value!r}" for name, value in zip(names, row["given"], strict=True))
@@ -106,6 +106,7 @@ def _faults(id: str, table: dict) -> Iterator[str]:
     names = _parameters(id, table["stub"])
     if names is None:
         yield text("checks.own-stub", function=id.replace("-", "_"))
+        return
     for at, row in enumerate(table["cases"], 1):
         if not isinstance(row, dict) or len(row.get("given", ())) != len(names) or "right" not in row:
             yield text("checks.own-case", number=at, parameters=", ".join(names))

@@ -54,7 +54,7 @@ def _lanes_words(streams: bool) -> dict[str, str]:
 def page(scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", zoom: bool = False) -> dict:
     """Return the data that move the pictures. Words that are the same for all runs are above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
-    lanes = isinstance(scenes[0], Lanes)
+    first = scenes[0]
     runs = [
         _lanes(scene, name, longest) if isinstance(scene, Lanes) else _run(scene, name, longest)
         for scene, name in zip(scenes, names, strict=True)
@@ -62,7 +62,7 @@ def page(scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", 
     order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = _finish(run, order)
-    unit, words = _unit(float(scenes[0].peak)), _lanes_words(scenes[0].streams) if lanes else {}
+    unit, words = _unit(float(first.peak)), _lanes_words(first.streams) if isinstance(first, Lanes) else {}
     origins = [run.pop("origin") for run in runs]
     labels = [f"{run['name']} {said}".strip() for run, said in zip(runs, origins, strict=True)]
     label = text("player.label", what=", ".join(labels))
@@ -75,7 +75,7 @@ def page(scenes: Sequence[Scene | Lanes], names: Sequence[str], name: str = "", 
         "lang": html_language(),
         "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])} | words,
         "where": where,
-        "peak": 0 if lanes else scenes[0].peak,  # of the backlogs beside links
+        "peak": 0 if isinstance(first, Lanes) else first.peak,  # of the backlogs beside links
         "unit": unit,
         "legend": [*marks(scenes), *(("", said) for said in _places(scenes, origins))],
         "states": STATES,
