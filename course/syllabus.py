@@ -102,24 +102,25 @@ def chapters(book: Book) -> str:
 
 def lessons(book: Book, language: str) -> str:
     """Return a page with a lecture from each chapter: what to show, discuss and leave out, and a quiz."""
-    say = partial(text_in, language)
-    parts = [f"# {say('lessons.title')}\n\n{say('lessons.lead')}\n"]
+
+    def say(key: str, **values: object) -> str:
+        return text_in(language, f"lessons.{key}", **values)
+
+    parts = [f"# {say('title')}\n\n{say('lead')}\n"]
     for slug, titles in book.contents.items():
         chapter, plan = book.load(slug), toml(book.folder(slug) / PLAN)
         text, shown = chapter.texts[language], plan["picture"]
         sections = {section.id: section for section in text.sections}
         picture = captions(chapter, language).get(shown) or f"“{sections[shown].title}”"
-        lines = [f"{say('lessons.picture')} {_plain(book, language, picture)}"]
+        lines = [f"{say('picture')} {_plain(book, language, picture)}"]
         for minutes, left_out in plan["without"].items():
             named_sections = "; ".join(_plain(book, language, sections[id].title) for id in left_out)
-            lines.append(say("lessons.without", minutes=minutes, sections=named_sections or say("lessons.nothing")))
+            lines.append(say("without", minutes=minutes, sections=named_sections or say("nothing")))
         asked = [f"{i}. {question[language]}\n" for i, question in enumerate(plan["questions"], 1)]
         quiz = [f"* {_plain(book, language, question)}\n" for question in quizzes(chapter, language)]
-        title = (
-            f"## {numbered(language, slug, titles[language])}\n\n{say('lessons.minutes', count=book.minutes[slug])}\n"
-        )
-        parts += [title, "".join(f"* {line}\n" for line in lines), f"**{say('lessons.discuss')}**\n", "".join(asked)]
-        parts += [f"**{say('lessons.quiz')}**\n", "".join(quiz)] if quiz else []
+        title = f"## {numbered(language, slug, titles[language])}\n\n{say('minutes', count=book.minutes[slug])}\n"
+        parts += [title, "".join(f"* {line}\n" for line in lines), f"**{say('discuss')}**\n", "".join(asked)]
+        parts += [f"**{say('quiz')}**\n", "".join(quiz)] if quiz else []
     return "\n".join(parts)
 
 

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -135,6 +136,16 @@ class Texts:
         return self.solutions()[self.id.replace("-", "_")]
 
 
+class _Given(InspectLoader):
+    """Loads a module from a text."""
+
+    def __init__(self, code: str):
+        self.code = code
+
+    def get_source(self, name: str) -> str:
+        return self.code
+
+
 class OwnTexts(Texts):
     """The texts of an exercise of a teacher's own, whose chapter is called ``own``."""
 
@@ -165,9 +176,10 @@ class OwnTexts(Texts):
     def solutions(self) -> dict[str, object]:
         if "solution" not in self.source:
             raise ExerciseError("no-solution", id=repr(self.id))
-        names = {}
-        exec(compile(self.source["solution"], str(self.file), "exec"), names)
-        return names
+        loader = _Given(self.source["solution"])
+        module = importlib.util.module_from_spec(ModuleSpec(f"solution_of_{self.id}", loader))
+        loader.exec_module(module)
+        return vars(module)
 
 
 def own_texts() -> list[OwnTexts]:
