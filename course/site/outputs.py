@@ -29,7 +29,7 @@ _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # equal in equa
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 # A player, or what has sliders, with its data and the script that starts it.
 _STARTED = re.compile(
-    r'<div id="(d2lps-[0-9a-f]{12})"([^>]*)>((?:(?!<script|<div id="d2lps-).)*)<script type="application/json">(.*?)'
+    r'<div id="(d2lps-[0-9a-f]{12})"([^>]*)>((?:(?!<script|<div id="d2lps-).)*)<script type="application/json">([^<]*)'
     r'</script></div><script type="module">[^<]*?(?:play\(el|choose\(root)[^<]*</script>',
     re.S,
 )
@@ -46,8 +46,8 @@ def shared_code() -> dict[str, str]:
         lean = _UNREAD.sub("", _EXPORTED.sub("", code))
         return "(() => {\n" + lean + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
 
-    player, *other_scripts = CODE
-    return {"play.js": script(player), "ask.js": "\n".join(map(script, other_scripts))}
+    play, edit, *others = map(script, CODE)
+    return {"play.js": play, "edit.js": edit, "ask.js": "\n".join(others)}
 
 
 def shared_looks() -> str:

@@ -21,7 +21,9 @@ from d2lps.notebook.grading.course import edition
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js", "../_static/later.js")
+EDITS = ("../_static/edit.js",)
 PROGRESS = "../_static/progress.js"
+SHOW = f"../_static/{show.SCRIPT}"
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
 CHEAT_SHEET = "cheat-sheet.html"
@@ -128,6 +130,7 @@ class Site:
             body.append(terms.cards(self.language, self.glossary, terms_used))
         tries = (f"../{browser.STATIC}/try.js",) if self.tried.get(slug) else ()
         body += [browser.data(self.language, slug, self.python)] if tries else []
+        edits = any("edit(el," in piece for piece in body)  # tables of pipelines
         whole, players = outputs.later(outputs.tell_apart("\n".join(body)), runs_of(slug))
         return Page(
             f"{slug}.html",
@@ -137,8 +140,8 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            ("../_static/ask.js", *PLAYS, "../_static/terms.js", PROGRESS, f"../_static/{show.SCRIPT}", *tries),
-            ("terms.css", "edit.css", show.LOOK),
+            ("../_static/ask.js", *EDITS * edits, *PLAYS, "../_static/terms.js", PROGRESS, SHOW, *tries),
+            ("terms.css", *("edit.css",) * edits, show.LOOK),
             slug,
             players,
         )
@@ -225,15 +228,7 @@ class Site:
         table = outputs.lean(only(self.language, lambda: front.pipeline_table()._repr_html_()))
         body = f'<h1>{title}</h1><p>{lead}</p><div class="shown">{table}</div>'
         entries = [search.Entry(title, title, PIPELINE, lead)]
-        return Page(
-            PIPELINE,
-            title,
-            body,
-            "plain wide-page",
-            entries=entries,
-            scripts=("../_static/ask.js",),
-            looks=("edit.css",),
-        )
+        return Page(PIPELINE, title, body, "plain wide-page", entries=entries, scripts=EDITS, looks=("edit.css",))
 
     def bandwidths(self) -> Page:
         """Return the bus bandwidths of topologies, predicted and published."""

@@ -25,7 +25,7 @@ function start(root) {
   });
 }
 const near = (all) => all.filter((each) => each.isIntersecting).forEach((each) => start(each.target));
-const watcher = new IntersectionObserver(near, { rootMargin: "50% 0px" });
+const watcher = new IntersectionObserver(near, { rootMargin: "30% 0px" });
 for (const root of document.querySelectorAll("[data-later]")) watcher.observe(root);
 
 // A link in the text leads to a moment of a player, which may not be there yet.

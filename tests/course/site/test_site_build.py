@@ -467,3 +467,17 @@ def test_each_chapter_to_run_is_named_with_the_time_that_is_left(book, monkeypat
     said.clear()
     build(Book(book.root), pdf=False, say=said.append)  # the run is kept
     assert not any("to run" in sentence for sentence in said)
+
+
+def test_each_player_but_the_first_of_a_page_waits_with_its_own_data():
+    asked = f'<div id="d2lps-{"a" * 12}" class="d2lps-asked"><script type="application/json">{{"q":1}}</script></div>'
+    asked += '<script type="module">ask(1)</script>'
+    plays = [
+        f'<div id="d2lps-{letter * 12}"><svg></svg><script type="application/json">{{"name":"{letter}"}}</script></div>'
+        f"<script type=\"module\">for(const el of [])play(el,JSON.parse('{{}}'))</script>"
+        for letter in "bcd"
+    ]
+    page, script = outputs.later(asked + "<p>".join(plays), "runs.js")
+    assert page.startswith(asked) and page.count("play(") == 0 and page.count('data-later="runs.js"') == 2
+    assert '{"name":"b"}' in page and 'data-later="" data-name="b"' in page
+    assert script == f'window.d2Runs={{"d2lps-{"c" * 12}":{{"name":"c"}},"d2lps-{"d" * 12}":{{"name":"d"}}}};\n'

@@ -75,7 +75,7 @@ def test_the_same_table_is_alive_inside_a_chapter(opened, site):
     assert page.locator("[data-at^='1 ']").all_inner_texts() == ["F0", "B0", "F1", "B1"]
     assert page.locator(".d2-facts b").all_inner_texts() == ["33.3 %", "50 %", "6"]
     written = (site / f"zh/{SLUG}.html").read_text("utf-8")
-    assert "function edit(" not in written and "function edit(" in (site / "_static/ask.js").read_text("utf-8")
+    assert "function edit(" not in written and "function edit(" in (site / "_static/edit.js").read_text("utf-8")
     assert len(written.encode()) < 60_000
 
 
