@@ -44,6 +44,7 @@ _HOME = {
     "bruck": "algorithms",
     "calibrate": "measure.calibration",
     "check": "plan",
+    "bubbles": "notebook.hand.bubbles",
     "check_exercise": "notebook.grading",
     "cluster": "",
     "compare": "measure.comparing",

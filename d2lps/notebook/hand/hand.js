@@ -1,0 +1,75 @@
+// What the pictures of d2lps.notebook.hand share. Every number and sentence comes with the data, and no kernel is needed.
+
+// Shows the picture in `el`, in place of its still.
+export function handle(el, data) {
+  const root = make("div", { class: `d2lps d2-hand d2-${data.kind}`, lang: data.lang, "data-lm-suppress-shortcuts": "true" });
+  el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
+  return { bubbles }[data.kind](root, data);
+}
+
+export default { render: ({ model, el }) => handle(el, model.get("data")) };
+
+function make(name, look = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(look)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+const fill = (words, values) => words.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+
+// Makes `knob` a slider with a position for each label. `where` returns the position below the pointer, `moved` gets the
+// new one. `labels` may be called with a position instead.
+function slider(knob, { name, count, label, at, least = 0, upright = false, where, moved }) {
+  let now = at;
+  const look = { role: "slider", tabindex: 0, "aria-label": name, "aria-valuemin": least, "aria-valuemax": least + count - 1,
+    "aria-orientation": upright ? "vertical" : "horizontal" };
+  for (const [key, value] of Object.entries(look)) knob.setAttribute(key, value);
+  const tell = () => {
+    knob.setAttribute("aria-valuenow", least + now);
+    knob.setAttribute("aria-valuetext", label(now));
+  };
+  const go = (to) => {
+    const next = Math.max(0, Math.min(count - 1, Math.round(to)));
+    if (next === now) return;
+    now = next;
+    moved(now);
+    tell();
+  };
+  knob.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+    const to = { Home: 0, End: count - 1 }[event.key] ?? (by && now + by);
+    if (to === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    go(to);
+  });
+  knob.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    event.preventDefault();
+    knob.setPointerCapture(event.pointerId);
+    knob.focus({ preventScroll: true });
+    go(where(event));
+  });
+  knob.addEventListener("pointermove", (event) => {
+    if (knob.hasPointerCapture(event.pointerId)) go(where(event));
+  });
+  tell();
+  return tell;
+}
+
+// A slider as a track with a mark for each position; upright, the first position is at the bottom.
+function track({ marks, moved, upright = false, ...settings }) {
+  const count = marks.length, place = (at) => 100 * (count > 1 ? at / (count - 1) : 0);
+  const from = upright ? "bottom" : "left", knob = make("i", { class: "d2-knob" });
+  const line = make("div", { class: `d2-track${upright ? " d2-upright" : ""}` },
+    make("span", { class: "d2-rail" }, ...marks.map((mark, at) => make("span", { style: `${from}:${place(at)}%` }, String(mark))), knob));
+  const put = (at) => (knob.style[from] = `${place(at)}%`);
+  const where = ({ clientX, clientY }) => {
+    const { left, bottom, width, height } = line.firstChild.getBoundingClientRect();
+    return (count - 1) * (upright ? (bottom - clientY) / height : (clientX - left) / width);
+  };
+  put(settings.at);
+  const tell = slider(line, { ...settings, count, upright, where, moved: (at) => { put(at); moved(at); } });
+  return [line, tell];
+}

@@ -1,0 +1,106 @@
+"""Pictures that answer to the hand: what they show after a drag or a key is what the package computes."""
+
+import pytest
+from helpers import browser as browsers
+from helpers.axe import CONTRAST, grave
+
+from d2lps import cost, speak
+from d2lps.messages import LANGUAGES
+from d2lps.notebook.hand.bubbles import WORK, Bubbles, bubbles
+from d2lps.schedule import ScheduleError, gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
+
+chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
+PAGE = (
+    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
+    '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}</style><main>%s</main>'
+)
+SMALL = 60_000  # bytes of a table
+
+
+@pytest.fixture
+def opened(quiet_page, tmp_path):
+    """Open a picture as a page."""
+
+    def open_it(shown, width: int = 900, **media):
+        (tmp_path / "page.html").write_text(PAGE % shown._repr_html_(), "utf-8")
+        options = {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce"} | media
+        page = quiet_page((tmp_path / "page.html").as_uri(), **options)
+        page.wait_for_selector(".d2-hand")
+        return page
+
+    return open_it
+
+
+def drag(page, knob, part: float) -> None:
+    """Drag a slider to a part of the length of its rail."""
+    rail = knob.locator(".d2-rail").bounding_box()
+    thumb = knob.locator(".d2-knob").bounding_box()
+    page.mouse.move(thumb["x"] + thumb["width"] / 2, thumb["y"] + thumb["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(rail["x"] + part * rail["width"], rail["y"] + 2, steps=4)
+    page.mouse.up()
+
+
+def share(page, row: int) -> float:
+    """Return the part of a row that its pile takes."""
+    lanes = page.locator(".d2-schedule").nth(row)
+    pile, bed = (lanes.locator(name).first.bounding_box()["width"] for name in (".d2-pile", ".d2-bed"))
+    return pile / bed
+
+
+def test_the_pile_of_a_schedule_is_its_bubble_for_every_number_of_micro_batches(opened):
+    page = opened(bubbles())
+    knob = page.get_by_role("slider")
+    drag(page, knob, 0)
+    page.wait_for_selector(".d2-piled")
+    for m in range(1, 13):
+        assert knob.get_attribute("aria-valuenow") == str(m)
+        for row, make in enumerate((gpipe, one_f_one_b, interleaved, zero_bubble)):
+            try:
+                table = make(4, m, 2) if make is interleaved else make(4, m)
+            except ScheduleError as error:
+                assert page.locator(".d2-said").nth(row).inner_text() == str(error)
+                continue
+            bubble = cost.shared(pipeline(table, WORK)).bubble()
+            assert share(page, row) == pytest.approx(bubble, abs=0.005)
+            assert f"{100 * bubble:.3g} %" in page.locator(".d2-said").nth(row).inner_text()
+        knob.press("ArrowRight")
+    drag(page, knob, 7 / 11)
+    assert knob.get_attribute("aria-valuetext").startswith("m = 8: GPipe 27.3 %, 1F1B 27.3 %")
+
+
+def test_pushed_together_the_tasks_of_a_device_leave_no_gap_before_the_pile(opened):
+    page = opened(bubbles(micro=3))
+    lane = page.locator(".d2-lanes > div").first
+    before = [task.bounding_box()["x"] for task in lane.locator("i").all()]
+    page.get_by_role("button").click()
+    boxes = [task.bounding_box() for task in lane.locator("i").all()]
+    assert before[3] > boxes[3]["x"]
+    for one, next_one in zip(boxes, boxes[1:], strict=False):
+        assert one["x"] + one["width"] == pytest.approx(next_one["x"], abs=0.5)
+    assert page.locator(".d2-pile").first.bounding_box()["x"] == pytest.approx(
+        boxes[-1]["x"] + boxes[-1]["width"], abs=0.5
+    )
+
+
+@pytest.mark.parametrize("spoken", LANGUAGES)
+@pytest.mark.parametrize("make", [bubbles])
+def test_a_picture_speaks_the_language_fits_a_phone_and_has_no_grave_faults(opened, make, spoken):
+    speak(spoken)
+    shown = make()
+    page_code = shown._repr_html_()
+    assert len(page_code.split('"application/json">')[1].split("</script>")[0]) <= SMALL
+    assert "<svg" in page_code.split("<script")[0]
+    for width, scheme in ((1200, "light"), (390, "dark")):
+        page = opened(shown, width, color_scheme=scheme)
+        assert page.locator(".d2-hand").get_attribute("lang").startswith(spoken)
+        page.get_by_role("slider").first.press("ArrowRight")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert grave(page, rules=CONTRAST) == []
+
+
+def test_numbers_outside_the_picture_are_refused():
+    for options, says in (({"devices": 1}, "devices = 1"), ({"most": 17}, "most = 17"), ({"micro": 13}, "micro = 13")):
+        with pytest.raises(ScheduleError, match=says):
+            bubbles(**options)
+    assert isinstance(bubbles(2, 1, 2), Bubbles)
