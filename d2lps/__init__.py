@@ -99,6 +99,7 @@ _HOME = {
     "tree": "algorithms",
     "two_rings": "algorithms",
     "watch": "view.player",
+    "wires": "notebook.hand.wires",
 }
 
 __all__ = sorted(_HOME)

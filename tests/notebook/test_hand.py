@@ -4,9 +4,11 @@ import pytest
 from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
 
-from d2lps import cost, speak
+from d2lps import Link, PlanError, Topology, aggregate_at, cost, divide, sharded, speak, wires
 from d2lps.messages import LANGUAGES
+from d2lps.notebook.divide import CUTS
 from d2lps.notebook.hand.bubbles import WORK, Bubbles, bubbles
+from d2lps.scaling import GPUS, MODELS, Layout, kept
 from d2lps.schedule import ScheduleError, gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
 
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
@@ -83,8 +85,93 @@ def test_pushed_together_the_tasks_of_a_device_leave_no_gap_before_the_pile(open
     )
 
 
+def lab():
+    return divide("gpt-39.1b", 64, (16, 64, 256))
+
+
+def test_the_vessel_is_as_full_as_the_ledger_says_and_red_beyond_its_rim(opened):
+    page, limit = opened(lab()), GPUS["a100"].memory
+    t, p, batch = page.get_by_role("slider").all()
+    rim = page.locator(".d2-glass").bounding_box()["height"] * 1 / 1.45
+
+    def shown(name: str) -> float:
+        """Return the bytes that a part of the vessel stands for."""
+        return sum(part.bounding_box()["height"] for part in page.locator(name).all()) / rim * limit
+
+    drag(page, batch, 0.5)
+    for at, one in ((0.5, 4), (0, 1)):
+        drag(page, t, at)
+        p.press("Home")
+        for two in CUTS:
+            d = 64 // (one * two)
+            lines = kept(MODELS["gpt-39.1b"], Layout(one, two, d, 1, 1, 64 // d, stage=1, recompute="selective"))
+            size = sum(lines.values())
+            assert shown(".d2-layer") == pytest.approx(size, abs=0.005 * limit)
+            assert shown(".d2-over") == pytest.approx(max(0, size - limit), abs=0.005 * limit)
+            assert ("does not fit" in page.locator(".d2-told").inner_text()) == (size > limit)
+            assert f"{one} · {two} · {d}" in page.locator(".d2-told").inner_text()
+            whole, piece = (page.locator(name).bounding_box() for name in (".d2-whole", ".d2-piece"))
+            assert piece["width"] * one == pytest.approx(whole["width"], rel=0.01)
+            assert piece["height"] * two == pytest.approx(whole["height"], rel=0.01)
+            p.press("ArrowUp")
+
+
+GPUS4 = ["gpu0", "gpu1", "gpu2", "gpu3"]
+PLANS = {"GPU 0": aggregate_at(GPUS4, "gpu0"), "CPU": aggregate_at(GPUS4, "cpu"), "shards": sharded(GPUS4)}
+
+
+def links():
+    return wires(PLANS)
+
+
+def milliseconds(plan, rates: dict[str, int]) -> str:
+    """Return what a plan takes if the link of each node has so many GB/s."""
+    pairs = [Link(*ends, f"{rate} GB/s") for node, rate in rates.items() for ends in ((node, "hub"), ("hub", node))]
+    place = Topology("star", dict.fromkeys(rates, "gpu") | {"hub": "switch"}, pairs)
+    return f"{1e3 * cost.shared(plan, place, '160 MB').duration:.4g} ms"
+
+
+def test_links_change_the_time_of_every_plan_and_move_the_bottleneck(opened):
+    page, rates = opened(links()), dict.fromkeys([*GPUS4, "cpu"], 16)
+
+    def check(*orange: str) -> None:
+        shown = page.locator(".d2-ways b").all_inner_texts()
+        assert shown == [milliseconds(plan, rates) for plan in PLANS.values()]
+        assert page.locator(".d2-decides .d2-node").all_inner_texts() == [*orange]
+
+    check("gpu0")
+    one, zero = (page.get_by_role("slider", name=node) for node in ("gpu1", "gpu0"))
+    box = one.bounding_box()
+    x, y = box["x"] + box["width"] / 2 + 11, box["y"] + 20
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 2 * 16, y, steps=4)  # from the right edge inwards: thinner
+    page.mouse.up()
+    rates["gpu1"] = 4
+    check("gpu1")
+    zero.press("ArrowLeft")
+    zero.press("ArrowLeft")
+    rates["gpu0"] = 4
+    check("gpu0")
+    one.press("End")
+    rates["gpu1"] = 32
+    check("gpu0")
+    page.get_by_role("button", name="shards").click()
+    zero.press("End")
+    for node in ("gpu2", "gpu3"):
+        page.get_by_role("slider", name=node).press("End")
+    rates |= dict.fromkeys(GPUS4, 32)
+    check()  # all links of the shards have as much to do
+
+
+def test_links_of_no_plan_or_of_too_many_nodes_are_refused():
+    for plans, nodes in (({}, 0), ({"ring": sharded([f"gpu{i}" for i in range(6)])}, 6)):
+        with pytest.raises(PlanError, match=f"{nodes} nodes"):
+            wires(plans)
+
+
 @pytest.mark.parametrize("spoken", LANGUAGES)
-@pytest.mark.parametrize("make", [bubbles])
+@pytest.mark.parametrize("make", [bubbles, lab, links])
 def test_a_picture_speaks_the_language_fits_a_phone_and_has_no_grave_faults(opened, make, spoken):
     speak(spoken)
     shown = make()

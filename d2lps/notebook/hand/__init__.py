@@ -5,6 +5,8 @@ needs no kernel. ``hand.js`` has what the pictures share: a slider for the point
 a module here, and a script of the same name::
 
     bubbles    ``bubbles``: pipeline schedules, whose idle time is pushed into one pile
+    vessel     ``divide`` (``divide.py`` beside this folder): the memory of a GPU, and the cuts of a model
+    wires      ``wires``: links that the reader makes thicker or thinner, and which of them decides
 """
 
 import hashlib
@@ -18,7 +20,7 @@ from d2lps.view.player import has_front_end, without_view
 from d2lps.view.widgets import AnyWidget, Dict
 
 HERE = Path(__file__).parent
-SCRIPTS = ("hand", "bubbles")
+SCRIPTS = ("hand", "bubbles", "vessel", "wires")
 CODE = "\n".join((HERE / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
 LOOK = (HERE / "hand.css").read_text("utf-8")
 

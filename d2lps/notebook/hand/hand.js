@@ -4,7 +4,7 @@
 export function handle(el, data) {
   const root = make("div", { class: `d2lps d2-hand d2-${data.kind}`, lang: data.lang, "data-lm-suppress-shortcuts": "true" });
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
-  return { bubbles }[data.kind](root, data);
+  return { bubbles, vessel, wires }[data.kind](root, data);
 }
 
 export default { render: ({ model, el }) => handle(el, model.get("data")) };
@@ -18,10 +18,10 @@ function make(name, look = {}, ...children) {
 
 const fill = (words, values) => words.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
-// Makes `knob` a slider with a position for each label. `where` returns the position below the pointer, `moved` gets the
-// new one. `labels` may be called with a position instead.
+// Makes `knob` a slider. `where` returns the position below the pointer, of an event and of where the drag began (x, at);
+// `moved` gets the new position, `label` puts one into words. Returns a function that reads the words anew.
 function slider(knob, { name, count, label, at, least = 0, upright = false, where, moved }) {
-  let now = at;
+  let now = at, from;
   const look = { role: "slider", tabindex: 0, "aria-label": name, "aria-valuemin": least, "aria-valuemax": least + count - 1,
     "aria-orientation": upright ? "vertical" : "horizontal" };
   for (const [key, value] of Object.entries(look)) knob.setAttribute(key, value);
@@ -49,10 +49,11 @@ function slider(knob, { name, count, label, at, least = 0, upright = false, wher
     event.preventDefault();
     knob.setPointerCapture(event.pointerId);
     knob.focus({ preventScroll: true });
-    go(where(event));
+    from = { x: event.clientX, at: now };
+    go(where(event, from));
   });
   knob.addEventListener("pointermove", (event) => {
-    if (knob.hasPointerCapture(event.pointerId)) go(where(event));
+    if (knob.hasPointerCapture(event.pointerId)) go(where(event, from));
   });
   tell();
   return tell;
