@@ -92,6 +92,7 @@ _HOME = {
     "solution": "notebook.grading",
     "source": "view.tables",
     "speak": "messages",
+    "story": "notebook.hand.story",
     "table": "view.tables",
     "this_host": "topology",
     "together": "algorithms",

@@ -7,6 +7,7 @@ a module here, and a script of the same name::
     bubbles    ``bubbles``: pipeline schedules, whose idle time is pushed into one pile
     vessel     ``divide`` (``divide.py`` beside this folder): the memory of a GPU, and the cuts of a model
     wires      ``wires``: links that the reader makes thicker or thinner, and which of them decides
+    story      ``story``: the steps of a plan beside its picture, which stays while one scrolls
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from d2lps.view.player import has_front_end, without_view
 from d2lps.view.widgets import AnyWidget, Dict
 
 HERE = Path(__file__).parent
-SCRIPTS = ("hand", "bubbles", "vessel", "wires")
+SCRIPTS = ("hand", "bubbles", "vessel", "wires", "story")
 CODE = "\n".join((HERE / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
 LOOK = (HERE / "hand.css").read_text("utf-8")
 

@@ -8,15 +8,15 @@ function bubbles(root, { words, rows, at, hues }) {
   const button = make("button", { type: "button", "aria-pressed": "false" }, words.pile);
   button.addEventListener("click", () => pile(!piled));
   const shown = rows.map(({ name }) => {
-    const lanes = make("div", { class: "d2-lanes", "aria-hidden": "true" });
-    const said = make("span", { class: "d2-said" });
-    return { lanes, said, row: make("div", { class: "d2-schedule" }, make("p", {}, make("b", {}, name), " ", said), lanes) };
+    const lanes = make("div", { class: "hand-lanes", "aria-hidden": "true" });
+    const said = make("span", { class: "hand-said" });
+    return { lanes, said, row: make("div", { class: "hand-schedule" }, make("p", {}, make("b", {}, name), " ", said), lanes) };
   });
-  root.append(make("div", { class: "d2-reins" }, make("b", { class: "d2-m" }), line, button), ...shown.map(({ row }) => row),
-    make("p", { class: "d2-key" }, words.key));
+  root.append(make("div", { class: "hand-reins" }, make("b", { class: "hand-m" }), line, button), ...shown.map(({ row }) => row),
+    make("p", { class: "hand-key" }, words.key));
 
   function draw() {
-    root.querySelector(".d2-m").textContent = fill(words.m, { m: now + 1 });
+    root.querySelector(".hand-m").textContent = fill(words.m, { m: now + 1 });
     const longest = Math.max(...rows.map(({ runs }) => runs[now].length ?? 0)), percent = (slots) => `${(100 * slots) / longest}%`;
     rows.forEach(({ runs, work }, r) => {
       const { tasks, length, share, bubble, saved, refused } = runs[now], { lanes, said } = shown[r];
@@ -25,30 +25,30 @@ function bubbles(root, { words, rows, at, hues }) {
         let busy = 0;
         const cells = starts.map((start, k) => {
           const kind = kinds[k], batch = batches[k], hue = batch % hues.length, wide = work[kind];
-          const cell = make("i", { class: `d2-task-${kind} d2-on${hues[hue][kind]}`,
+          const cell = make("i", { class: `hand-task-${kind} d2-on${hues[hue][kind]}`,
             style: `--hue:var(--d2-w${hue});--at:${percent(start)};--piled:${percent(busy)};width:${percent(wide)}` },
             wide / longest > 0.03 ? String(batch) : "");
           busy += wide;
           return cell;
         });
-        const bed = make("span", { class: "d2-bed", style: `width:${percent(length)}` });
+        const bed = make("span", { class: "hand-bed", style: `width:${percent(length)}` });
         return make("div", {}, bed, ...cells);
       }));
       if (refused) return;
-      const idle = make("span", { class: "d2-pile", style: `left:${percent(length * (1 - share))};width:${percent(length * share)}` }, make("b", {}, bubble));
+      const idle = make("span", { class: "hand-pile", style: `left:${percent(length * (1 - share))};width:${percent(length * share)}` }, make("b", {}, bubble));
       lanes.append(idle);
     });
   }
   function pile(to) {
     piled = to;
     button.setAttribute("aria-pressed", piled);
-    root.classList.toggle("d2-piled", piled);
+    root.classList.toggle("hand-piled", piled);
   }
   // Shows the schedules as they run, and then pushes them together.
   function turn(to) {
     now = to;
     clearTimeout(timer);
-    root.classList.remove("d2-piled");
+    root.classList.remove("hand-piled");
     draw();
     piled = true;
     button.setAttribute("aria-pressed", "true");

@@ -153,7 +153,7 @@ def _batch(task: Event) -> int:
 
 def _saved(trace: Trace) -> str:
     """Return the most micro-batches that each device saves."""
-    return " · ".join(f"{peak:g}" for peak in trace.plan.peak.values())
+    return "\u00a0·\u00a0".join(f"{peak:g}" for peak in trace.plan.peak.values())
 
 
 def _percent(trace: Trace) -> str:

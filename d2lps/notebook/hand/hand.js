@@ -4,7 +4,7 @@
 export function handle(el, data) {
   const root = make("div", { class: `d2lps d2-hand d2-${data.kind}`, lang: data.lang, "data-lm-suppress-shortcuts": "true" });
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
-  return { bubbles, vessel, wires }[data.kind](root, data);
+  return { bubbles, vessel, wires, story }[data.kind](root, data);
 }
 
 export default { render: ({ model, el }) => handle(el, model.get("data")) };
@@ -19,13 +19,15 @@ function make(name, look = {}, ...children) {
 const fill = (words, values) => words.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
 // Makes `knob` a slider. `where` returns the position below the pointer, of an event and of where the drag began (x, at);
-// `moved` gets the new position, `label` puts one into words. Returns a function that reads the words anew.
+// `moved` gets the new position, `label` puts one into words. Returns a function that reads the words
+// anew, at another position if there is one.
 function slider(knob, { name, count, label, at, least = 0, upright = false, where, moved }) {
   let now = at, from;
   const look = { role: "slider", tabindex: 0, "aria-label": name, "aria-valuemin": least, "aria-valuemax": least + count - 1,
     "aria-orientation": upright ? "vertical" : "horizontal" };
   for (const [key, value] of Object.entries(look)) knob.setAttribute(key, value);
-  const tell = () => {
+  const tell = (to = now) => {
+    now = to;
     knob.setAttribute("aria-valuenow", least + now);
     knob.setAttribute("aria-valuetext", label(now));
   };
@@ -62,15 +64,19 @@ function slider(knob, { name, count, label, at, least = 0, upright = false, wher
 // A slider as a track with a mark for each position; upright, the first position is at the bottom.
 function track({ marks, moved, upright = false, ...settings }) {
   const count = marks.length, place = (at) => 100 * (count > 1 ? at / (count - 1) : 0);
-  const from = upright ? "bottom" : "left", knob = make("i", { class: "d2-knob" });
-  const line = make("div", { class: `d2-track${upright ? " d2-upright" : ""}` },
-    make("span", { class: "d2-rail" }, ...marks.map((mark, at) => make("span", { style: `${from}:${place(at)}%` }, String(mark))), knob));
+  const from = upright ? "bottom" : "left", knob = make("i", { class: "hand-knob" });
+  const line = make("div", { class: `hand-track${upright ? " hand-upright" : ""}` },
+    make("span", { class: "hand-rail" }, ...marks.map((mark, at) => make("span", { style: `${from}:${place(at)}%` }, String(mark))), knob));
   const put = (at) => (knob.style[from] = `${place(at)}%`);
   const where = ({ clientX, clientY }) => {
     const { left, bottom, width, height } = line.firstChild.getBoundingClientRect();
     return (count - 1) * (upright ? (bottom - clientY) / height : (clientX - left) / width);
   };
   put(settings.at);
-  const tell = slider(line, { ...settings, count, upright, where, moved: (at) => { put(at); moved(at); } });
+  const follow = slider(line, { ...settings, count, upright, where, moved: (at) => { put(at); moved(at); } });
+  const tell = (to) => {
+    if (to !== undefined) put(to);
+    follow(to);
+  };
   return [line, tell];
 }

@@ -3,9 +3,9 @@ function vessel(root, { words, cuts, batches, at, table, limit, most, parts, lay
   const now = { ...at }, seconds = ["computing", "messages", "bubble"];
   const box = (name, ...children) => make("div", { class: name }, ...children);
   const lines = (name) => cuts.slice(0, -1).flatMap((_, k) => (k ? [...Array(cuts[k + 1] - cuts[k])] : [0])).map(() => make("i", { class: name }));
-  const across = lines("d2-cut-t"), down = lines("d2-cut-p"), piece = make("i", { class: "d2-piece" });
-  const copies = [...Array(6)].map((_, k, all) => make("i", { class: "d2-copy", style: `z-index:${all.length - k}` }));
-  const model = box("d2-model", ...copies, make("i", { class: "d2-whole" }), piece, ...across, ...down);
+  const across = lines("hand-cut-t"), down = lines("hand-cut-p"), piece = make("i", { class: "hand-piece" });
+  const copies = [...Array(6)].map((_, k, all) => make("i", { class: "hand-copy", style: `z-index:${all.length - k}` }));
+  const model = box("hand-model", ...copies, make("i", { class: "hand-whole" }), piece, ...across, ...down);
   const reins = {}, tells = [];
   for (const [name, marks] of Object.entries({ t: cuts, p: cuts, batch: batches })) {
     const [line, tell] = track({ name: words[name], marks, at: at[name], upright: name === "p",
@@ -13,15 +13,15 @@ function vessel(root, { words, cuts, batches, at, table, limit, most, parts, lay
     reins[name] = line;
     tells.push(tell);
   }
-  const poured = layers.map((_, k) => make("i", { class: `d2-layer d2-layer-${k}` })), over = make("i", { class: "d2-over" });
-  const glass = box("d2-glass", ...poured, over, make("b", { class: "d2-rim" }, words.limit));
-  const list = make("ul"), status = make("p", { class: "d2-told" }), rest = make("p", { class: "d2-rest" });
-  const bar = box("d2-step", ...seconds.map((name) => make("i", { class: `d2-${name}` })), make("span", { class: "d2-between" }));
-  const legend = make("p", { class: "d2-key" }), step = make("p");
+  const poured = layers.map((_, k) => make("i", { class: `hand-layer hand-layer-${k}` })), over = make("i", { class: "hand-over" });
+  const glass = box("hand-glass", ...poured, over, make("b", { class: "hand-rim" }, words.limit));
+  const list = make("ul"), status = make("p", { class: "hand-told" }), rest = make("p", { class: "hand-rest" });
+  const bar = box("hand-step", ...seconds.map((name) => make("i", { class: `hand-${name}` })), make("span", { class: "hand-between" }));
+  const legend = make("p", { class: "hand-key" }), step = make("p");
   root.append(status,
-    box("d2-sides", box("d2-cutting", make("label", { class: "d2-for-t" }, words.t), reins.t, make("label", { class: "d2-for-p" }, words.p), reins.p, model, rest),
-      box("d2-poured", glass, list)),
-    box("d2-batch", make("label", {}, words.batch), reins.batch), box("d2-times", step, bar, legend));
+    box("hand-sides", box("hand-cutting", make("label", { class: "hand-for-t" }, words.t), reins.t, make("label", { class: "hand-for-p" }, words.p), reins.p, model, rest),
+      box("hand-poured", glass, list)),
+    box("hand-batch", make("label", {}, words.batch), reins.batch), box("hand-times", step, bar, legend));
 
   function found({ t, p, batch }) {
     return table[`${cuts[t]} ${cuts[p]} ${batches[batch]}`];
@@ -33,7 +33,7 @@ function vessel(root, { words, cuts, batches, at, table, limit, most, parts, lay
   function draw() {
     const entry = found(now), t = cuts[now.t], p = cuts[now.p], { d, sizes = [], size = 0 } = entry;
     status.textContent = said(now);
-    status.classList.toggle("d2-wrong", !entry.sizes || size > limit);
+    status.classList.toggle("hand-wrong", !entry.sizes || size > limit);
     across.forEach((line, k) => (line.style.left = `${k + 1 < t ? (100 * (k + 1)) / t : 100}%`));
     down.forEach((line, k) => (line.style.top = `${k + 1 < p ? (100 * (k + 1)) / p : 100}%`));
     piece.style.width = `${100 / t}%`;
@@ -48,15 +48,15 @@ function vessel(root, { words, cuts, batches, at, table, limit, most, parts, lay
     });
     over.style.height = `${(100 * Math.max(0, size - limit)) / most}%`;
     glass.style.setProperty("--rim", `${(100 * limit) / most}%`);
-    list.replaceChildren(...layers.map((name, k) => make("li", { class: `d2-of-${k}` }, make("i"), `${name} `, make("b", {}, entry.shown?.[k] ?? "–"))).reverse());
-    list.append(make("li", { class: size > limit ? "d2-too-much" : "" }, `${words.all} `, make("b", {}, entry.total ?? "–")));
-    bar.parentNode.classList.toggle("d2-none", !entry.sizes);
+    list.replaceChildren(...layers.map((name, k) => make("li", { class: `hand-of-${k}` }, make("i"), `${name} `, make("b", {}, entry.shown?.[k] ?? "–"))).reverse());
+    list.append(make("li", { class: size > limit ? "hand-too-much" : "" }, `${words.all} `, make("b", {}, entry.total ?? "–")));
+    bar.parentNode.classList.toggle("hand-none", !entry.sizes);
     if (!entry.sizes) return;
     step.textContent = entry.step;
     seconds.forEach((_, k) => (bar.children[k].style.width = `${(100 * entry.seconds[k]) / entry.longest}%`));
     const [low, high] = entry.ends;
     bar.lastChild.style.cssText = `left:${(100 * low) / entry.longest}%;width:${(100 * (high - low)) / entry.longest}%`;
-    legend.replaceChildren(...entry.parts.map((words, k) => make("span", { class: `d2-part d2-${seconds[k]}` }, make("i"), words)), entry.interval);
+    legend.replaceChildren(...entry.parts.map((words, k) => make("span", { class: `hand-part hand-${seconds[k]}` }, make("i"), words)), entry.interval);
   }
   draw();
   for (const tell of tells) tell();

@@ -3,8 +3,8 @@ function wires(root, { words, size, nodes, rates, start, plans }) {
   const at = nodes.map(() => start), thickness = [6, 12, 24, 46], pull = 16; // pixels: of a link, and from one to the next
   let chosen = 0, counted = plans.map(() => 0), timer = 0;
   const links = nodes.map((node, k) => {
-    const strip = make("span", { class: "d2-strip" }), label = make("b", {});
-    const link = make("div", { class: "d2-wire" }, strip, label), home = node === "cpu" ? "top" : "bottom";
+    const strip = make("span", { class: "hand-strip" }), label = make("b", {});
+    const link = make("div", { class: "hand-wire" }, strip, label), home = node === "cpu" ? "top" : "bottom";
     let side = 1;
     const tell = slider(link, { name: fill(words.link, { node }), count: rates.length, at: start, moved: (to) => { at[k] = to; draw(); tellAll(); },
       label: (to) => `${rates[to]}. ${said(at.map((now, other) => (other === k ? to : now)))}`,
@@ -13,19 +13,19 @@ function wires(root, { words, size, nodes, rates, start, plans }) {
         if (event.type === "pointerdown") side = event.clientX < left + width / 2 ? -1 : 1;
         return from.at + (side * (event.clientX - from.x)) / pull;
       } });
-    const name = make("span", { class: "d2-node" }, node);
-    return { strip, label, tell, place: make("div", { class: `d2-place d2-${home}` }, ...(home === "top" ? [name, link] : [link, name])) };
+    const name = make("span", { class: "hand-node" }, node);
+    return { strip, label, tell, place: make("div", { class: `hand-place hand-${home}` }, ...(home === "top" ? [name, link] : [link, name])) };
   });
   const rows = plans.map(({ name }, k) => {
     const time = make("b", {}), bar = make("i", {});
-    const button = make("button", { type: "button" }, make("span", {}, name), make("span", { class: "d2-bar" }, bar), time);
+    const button = make("button", { type: "button" }, make("span", {}, name), make("span", { class: "hand-bar" }, bar), time);
     button.addEventListener("click", () => { chosen = k; draw(); tellAll(); });
     return { button, bar, time };
   });
-  const status = make("p", { class: "d2-told" });
-  const row = (home) => make("div", { class: "d2-places" }, ...links.filter((_, k) => (nodes[k] === "cpu") === (home === "top")).map(({ place }) => place));
-  root.append(make("div", { class: "d2-ways", role: "group", "aria-label": words.pick }, ...rows.map(({ button }) => button)), status,
-    make("div", { class: "d2-server" }, row("top"), make("div", { class: "d2-switch" }, "switch"), row("bottom")), make("p", { class: "d2-key" }, words.key));
+  const status = make("p", { class: "hand-told" });
+  const row = (home) => make("div", { class: "hand-places" }, ...links.filter((_, k) => (nodes[k] === "cpu") === (home === "top")).map(({ place }) => place));
+  root.append(make("div", { class: "hand-ways", role: "group", "aria-label": words.pick }, ...rows.map(({ button }) => button)), status,
+    make("div", { class: "hand-server" }, row("top"), make("div", { class: "hand-switch" }, "switch"), row("bottom")), make("p", { class: "hand-key" }, words.key));
 
   // The run of a plan: its table has a row for each position of its own links, the last one turning fastest.
   function run(plan, places) {
@@ -44,8 +44,8 @@ function wires(root, { words, size, nodes, rates, start, plans }) {
     links.forEach(({ strip, label, place }, k) => {
       strip.style.width = `${thickness[at[k]]}px`;
       label.textContent = rates[at[k]];
-      place.classList.toggle("d2-decides", decide.includes(k));
-      place.classList.toggle("d2-unused", !used.includes(k));
+      place.classList.toggle("hand-decides", decide.includes(k));
+      place.classList.toggle("hand-unused", !used.includes(k));
     });
     rows.forEach(({ button, bar }, k) => {
       button.setAttribute("aria-pressed", k === chosen);
