@@ -44,6 +44,7 @@ _HOME = {
     "bruck": "algorithms",
     "calibrate": "measure.calibration",
     "check": "plan",
+    "bubbles": "notebook.hand.bubbles",
     "check_exercise": "notebook.grading",
     "cluster": "",
     "compare": "measure.comparing",
@@ -91,6 +92,7 @@ _HOME = {
     "solution": "notebook.grading",
     "source": "view.tables",
     "speak": "messages",
+    "story": "notebook.hand.story",
     "table": "view.tables",
     "this_host": "topology",
     "together": "algorithms",
@@ -98,6 +100,7 @@ _HOME = {
     "tree": "algorithms",
     "two_rings": "algorithms",
     "watch": "view.player",
+    "wires": "notebook.hand.wires",
 }
 
 __all__ = sorted(_HOME)

@@ -176,10 +176,7 @@ def seconds(plan, nbytes, bandwidth):
  for name, plan in plans.items()}
 
 # %% what-if
-d2lps.explore({
-    "GPU 0": lambda gpus, chunks: aggregate_at(gpus, gpus[0], chunks=chunks),
-    "CPU": lambda gpus, chunks: aggregate_at(gpus, "cpu", chunks=chunks),
-    "shards": lambda gpus, chunks: sharded(gpus, chunks=chunks)})
+d2lps.wires(plans, "160 MB")
 
 # %% bytes
 table("strategy", "node", "sent", "received", rows=[

@@ -58,8 +58,8 @@ guess
 chunked = cost.shared(in_chunks(gpus), circle, "160 MB")
 guess.reveal({"c = 4": chunked})
 
-# %% ring-watch
-watch(chunked, name="ring")
+# %% ring-story
+d2lps.story(chunked)
 
 # %% ring-ready
 in_chunks(gpus) == ring(gpus)

@@ -264,9 +264,8 @@ for name in ("GPipe", "1F1B"):
     rows.append([name, *(f"{a / b:g} ×" for a, b in zip(most, once))])
 table("schedule", 0, 1, 2, 3, rows=rows)
 
-# %% turns-watch
-watch(cost.shared(pipeline(gpipe(4, 8))), cost.shared(turns),
-      names=["GPipe", "1F1B"], name="turns")
+# %% bubbles
+d2lps.bubbles()
 
 # %% chunks
 print(pipeline(interleaved(2, 4, 2)))

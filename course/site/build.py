@@ -20,7 +20,7 @@ from course.site.pdf import bound, printed
 from course.site.runs import Run, is_kept, seconds
 from course.site.runs import run as run_or_find
 from d2lps.messages import LANGUAGES
-from d2lps.notebook import schedule_table
+from d2lps.notebook import hand, schedule_table
 
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 SHOWN_FAULTS = 20
@@ -136,7 +136,7 @@ def _write_shared(book: Book, root: Path) -> None:
     for name, code in outputs.shared_code().items():
         (static / name).write_text(code, "utf-8")
     (static / "shared.css").write_text(outputs.shared_looks() + code_colors(), "utf-8")
-    (static / "edit.css").write_text(schedule_table.LOOK, "utf-8")
+    (static / "edit.css").write_text(schedule_table.LOOK + hand.LOOK, "utf-8")
     for name in FILES:
         shutil.copyfile(THEME / name, static / name)
     pictures.mkdir()

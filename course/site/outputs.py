@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from course.book.findings import BookError
-from d2lps.notebook import explore_page, plots, predict, predict_page, schedule_table
+from d2lps.notebook import explore_page, hand, plots, predict, predict_page, schedule_table
 from d2lps.view import player
 from d2lps.view.drawing import lanes
 from d2lps.view.drawing.theme import STYLE, THIN, styled
@@ -15,11 +15,11 @@ from d2lps.view.tables import SCROLLS
 
 KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # best first
 # Scripts and style sheets that outputs repeat; the longest come first, because some contain others.
-CODE = (player.MODULE, schedule_table.EDIT, explore_page.CHOOSE, predict_page.ASK)
+CODE = (player.MODULE, schedule_table.EDIT, hand.CODE, explore_page.CHOOSE, predict_page.ASK)
 LOOKS = (player.LOOKS, STYLE, THIN, lanes.LOOKS)
-LOOKS += (schedule_table.LOOK, explore_page.LOOK, predict_page.LOOK, predict.LOOK, plots.LETTERS)
+LOOKS += (schedule_table.LOOK, hand.LOOK, explore_page.LOOK, predict_page.LOOK, predict.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
-_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|edit|choose|bet|ask)\b", re.M)
+_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|edit|handle|choose|bet|ask)\b", re.M)
 _UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # comments and indents
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)

@@ -7,6 +7,7 @@ Each public name has a module of its own; start with ``predict``::
     ranks      the processes of ``%%px`` cells                course; ``opening``: the runs at the head of a chapter
     schedule_table    ``edit``: the table of a pipeline, whose cells the reader moves
     tradeoff   steps against examples, with sliders
+    hand       pictures that answer to the hand: ``bubbles``, ``wires``, ``story``; ``divide`` is one, too
     divide     a model divided over GPUs, with sliders
     recorded   a kept result of a package that is missing here
 

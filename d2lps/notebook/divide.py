@@ -1,32 +1,31 @@
-"""A model divided over GPUs by sliders: the memory of a GPU beside its limit, and the seconds of a step by cause."""
+"""A model divided over GPUs by hand: the memory of a GPU as a vessel, and the seconds of a step by cause."""
 
-from collections.abc import Mapping
-from html import escape
-
-import ipywidgets
-
-from d2lps.messages import html_language, text
-from d2lps.notebook.explore import Names
-from d2lps.notebook.explore_page import dials
+from d2lps.messages import text
+from d2lps.notebook.hand import Hand
 from d2lps.scaling import GPUS, Choice, Layout, ScalingError, kept, step
 from d2lps.scaling.layout import check
 from d2lps.scaling.models import known
 from d2lps.scaling.transformer import Transformer, require_divides
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.svg import area, hatch, line, rect, sheet, stroke, tag, words, worker
+from d2lps.view.drawing.lanes import LOOKS
+from d2lps.view.drawing.svg import area, hatch, line, page, rect, stroke, tag, words, worker
 from d2lps.view.drawing.theme import STYLE
-from d2lps.view.player import has_front_end, without_view
 
 CUTS = (1, 2, 4, 8, 16)
-LEFT, WIDE, HIGH = 12, 600, 26
+FULL = 1.45  # the height of the picture, in vessels: what overflows has this much room
 PARTS = {  # of a step → what its time is counted as
     "computing": ("matrices", "reading", "update"),
     "messages": ("tensor", "context", "pipeline", "data"),
     "bubble": ("bubble",),
 }
+STATE = ("weights", "gradients", "optimizer")  # all other bytes are activations
+LAYERS = (*STATE, "activations")
+LEFT, WIDE, HIGH = 14, 620, 26  # of the still
 
 
-def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu: str = "a100") -> "Division":
+def divide(
+    model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu: str = "a100", t: int = 8, p: int = 4
+) -> "Division":
     """Show a step of a model on GPUs, with sliders for t, p and the batch; d follows from t · p.
 
     Args:
@@ -34,76 +33,112 @@ def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu:
         gpus: The number of GPUs, which is t · p · d.
         batches: The sequences of a step; the first is shown at the start.
         gpu: ``"a100"`` or ``"h100"``.
+        t, p: The division at the start: 1, 2, 4, 8 or 16 GPUs per matrix, and as many stages.
 
     Returns:
         A notebook shows it, with its sliders.
 
+    Raises:
+        ScalingError: For a ``t`` or ``p`` that the sliders do not have.
+
     Example:
-        >>> lab = divide("gpt-39.1b", 64, (16, 64))
-        >>> lab
+        >>> divide("gpt-39.1b", 64, (16, 64))
         <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
-        >>> lab.controls["t"].value = 16
-        >>> lab
+        >>> divide("gpt-39.1b", 64, (16, 64), t=16)
         <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
     """
-    return Division(known(model), gpus, batches, gpu)
+    for name, cut in (("t", t), ("p", p)):
+        if cut not in CUTS:
+            raise ScalingError(text("divide.cut", name=name, value=repr(cut), known=", ".join(map(str, CUTS))))
+    return Division(known(model), gpus, batches, gpu, t, p)
 
 
-class Division(ipywidgets.VBox):
+class Division(Hand):
     """The result of :func:`divide`.
 
     Attributes:
-        controls (dict of str to widget): The sliders ``"t"``, ``"p"`` and ``"batch"``.
+        choices (dict of (int, int, int) to Choice or ScalingError): t, p and the batch → the division, or why there is
+            none.
     """
 
-    def __init__(self, model: Transformer, gpus: int, batches: tuple[int, ...], gpu: str):
-        self._model, self._gpus, self._gpu = model, gpus, GPUS[gpu]
-        start = {"t": (CUTS, 8), "p": (CUTS, 4), "batch": (batches, batches[0])}
-        look = {"style": {"description_width": "initial"}}
-        self.controls = {
-            name: ipywidgets.SelectionSlider(
-                options=[(str(each), each) for each in values], value=now, description=text(f"divide.{name}"), **look
-            )
-            for name, (values, now) in start.items()
-        }
-        for control in self.controls.values():
-            control.observe(lambda _: self.redraw(), "value")
-        row = ipywidgets.HBox([*self.controls.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
-        self._stage = ipywidgets.HTML()
-        super().__init__([row, self._stage, Names()])
-        self.redraw()
+    def __init__(self, model: Transformer, gpus: int, batches: tuple[int, ...], gpu: str, t: int, p: int):
+        self._model, self._gpus, self._gpu, self._batches = model, gpus, GPUS[gpu], batches
+        self._start = t, p, batches[0]
+        super().__init__()
 
-    def redraw(self) -> None:
-        """Show everything anew for the positions of the sliders."""
-        self._stage.value = self._content(self._now())["report"]
+    @property
+    def choices(self) -> "dict[tuple[int, int, int], Choice | ScalingError]":
+        """All positions of the sliders, with errors in the language in force."""
+        positions = [(t, p, batch) for t in CUTS for p in CUTS for batch in self._batches]
+        return {position: self._chosen(*position) for position in positions}
 
-    def _now(self) -> dict[str, int]:
-        return {name: control.value for name, control in self.controls.items()}
-
-    def _chosen(self, values: Mapping[str, int]) -> Choice:
-        """Return the division; raise ScalingError if there is none."""
-        t, p, batch = values["t"], values["p"], values["batch"]
+    def _chosen(self, t: int, p: int, batch: int) -> "Choice | ScalingError":
         d = self._gpus // (t * p)
-        if not d:
-            raise ScalingError(text("divide.gpus", cut=f"{t} · {p}", needs=t * p, gpus=self._gpus))
-        require_divides("t · p", t * p, "gpus", self._gpus)
-        if batch < d:
-            raise ScalingError(text("divide.few", replicas=d, batch=batch))
-        layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
-        check(self._model, layout)
+        try:
+            if not d:
+                raise ScalingError(text("divide.gpus", cut=f"{t} · {p}", needs=t * p, gpus=self._gpus))
+            require_divides("t · p", t * p, "gpus", self._gpus)
+            if batch < d:
+                raise ScalingError(text("divide.few", replicas=d, batch=batch))
+            layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
+            check(self._model, layout)
+        except ScalingError as error:
+            return error
         return Choice(self._model, self._gpu, layout, "", step(self._model, layout, self._gpu))
 
-    def _content(self, values: Mapping[str, int]) -> dict[str, str]:
-        t, p = values["t"], values["p"]
-        start = f'<div lang="{html_language()}">'
-        if not self._gpus % (t * p):
-            start += f"<p>{escape(text('divide.rest', gpus=self._gpus, d=self._gpus // (t * p)))}</p>"
-        try:
-            choice = self._chosen(values)
-        except ScalingError as error:
-            return {"report": f'{start}<p role="status">✗ {escape(str(error))}</p></div>'}
-        size, (low, high) = sum(kept(choice.model, choice.layout).values()), choice.seconds
-        parts = {name: sum(choice.parts[each] for each in of) for name, of in PARTS.items()}
+    def content(self) -> dict:
+        """Return the words, and what is shown for each position of the sliders."""
+        choices, limit = self.choices, self._gpu.memory
+        longest = {
+            batch: max(
+                choice.seconds[1]
+                for (*_, of), choice in choices.items()
+                if of == batch and not isinstance(choice, ScalingError)
+            )
+            for batch in self._batches
+        }
+        t, p, batch = self._start
+        return {
+            "kind": "vessel",
+            "words": {name: text(f"divide.{name}") for name in ("t", "p", "batch", "all")}
+            | {"limit": show_size(limit)},
+            "cuts": CUTS,
+            "batches": self._batches,
+            "at": {"t": CUTS.index(t), "p": CUTS.index(p), "batch": self._batches.index(batch)},
+            "limit": limit,
+            "most": FULL * limit,
+            "layers": [text(f"divide.{name}") for name in LAYERS],
+            "table": {
+                " ".join(map(str, position)): self._entry(position, choice, longest[position[2]])
+                for position, choice in choices.items()
+            },
+        }
+
+    def _entry(self, position: tuple[int, int, int], choice: "Choice | ScalingError", longest: float) -> dict:
+        """Return what is shown for one position."""
+        d, over = divmod(self._gpus, position[0] * position[1])
+        entry = {"d": d or 1, "rest": "" if over else text("divide.rest", gpus=self._gpus, d=d)}
+        if isinstance(choice, ScalingError):
+            return entry | {"refused": str(choice)}
+        sizes, seconds = layers(choice), parts(choice)
+        return entry | {
+            "said": self._said(choice),
+            "sizes": [*sizes.values()],
+            "shown": [*map(show_size, sizes.values())],
+            "size": sum(sizes.values()),
+            "total": show_size(sum(sizes.values())),
+            "seconds": [_short(each) for each in seconds.values()],
+            "ends": [*map(_short, choice.seconds)],
+            "longest": _short(longest),
+            "step": text("divide.step", time=show_seconds(choice.duration)),
+            "parts": [text(f"divide.{name}", time=show_seconds(each)) for name, each in seconds.items()],
+            "interval": text(
+                "divide.interval", **dict(zip(("low", "high"), map(show_seconds, choice.seconds), strict=True))
+            ),
+        }
+
+    def _said(self, choice: Choice) -> str:
+        size, (low, high) = sum(layers(choice).values()), choice.seconds
         named = {
             "cut": " · ".join(map(str, choice.layout[:3])),
             "size": show_size(size),
@@ -112,68 +147,57 @@ class Division(ipywidgets.VBox):
             "low": show_seconds(low),
             "high": show_seconds(high),
         }
-        said = text("divide.fits" if size <= self._gpu.memory else "divide.too-large", **named)
-        picture = self._picture(size, parts, (low, high), self._longest(values["batch"]), said)
-        return {
-            "report": f'{start}<p role="status"><b>{escape(said)}</b></p>'
-            f'<div tabindex="0" style="overflow-x:auto">{picture}</div></div>'
-        }
+        return text("divide.fits" if size <= self._gpu.memory else "divide.too-large", **named)
 
-    def _plain(self, values: Mapping[str, int]) -> dict[str, str]:
-        """Return the content without the style sheet, which the page has once."""
-        return {"report": self._content(values)["report"].replace(f"<style>{STYLE}</style>", "")}
-
-    def _longest(self, batch: int) -> float:
-        """Return the greatest end of an interval for this batch, which is the length of the axis."""
-        ends = []
-        for t in CUTS:
-            for p in CUTS:
-                try:
-                    ends.append(self._chosen({"t": t, "p": p, "batch": batch}).seconds[1])
-                except ScalingError:
-                    continue
-        return max(ends)
-
-    def _picture(
-        self, size: float, parts: dict[str, float], ends: tuple[float, float], longest: float, said: str
-    ) -> str:
-        most = 2 * self._gpu.memory  # a longer bar ends at the edge
-        x, long, limit = float(LEFT), WIDE * min(1, size / most), LEFT + WIDE * self._gpu.memory / most
-        fits = size <= self._gpu.memory
-        drawn = [
-            words(text("divide.memory", size=show_size(size)), x, 24, "name", "ink", "start"),
-            tag("path", d=rect(x, 32, long, HIGH), **(worker(0) if fits else area("warm"))),
-            tag("path", d=line((limit, 28), (limit, 36 + HIGH)), **stroke("done", 3)),
-            words(text("divide.limit", size=show_size(self._gpu.memory)), limit, 50 + HIGH, "note", "ink"),
-            words(text("divide.step", time=show_seconds(sum(parts.values()))), x, 118, "name", "ink", "start"),
+    def still(self) -> str:
+        """Return the memory and the seconds of the first position as bars."""
+        choice = self._chosen(*self._start)
+        if isinstance(choice, ScalingError):
+            return page(str(choice), WIDE + 2 * LEFT, 44, words(str(choice), LEFT, 28, "note", "ink", "start"))
+        drawn = [words(self._said(choice), LEFT, 24, "note", "ink", "start")]
+        limit, seconds = self._gpu.memory, parts(choice)
+        rows = [
+            (
+                44,
+                layers(choice),
+                max(limit, sum(layers(choice).values())),
+                lambda name, size: f"{text(f'divide.{name}')} {show_size(size)}",
+            ),
+            (134, seconds, sum(seconds.values()), lambda name, time: text(f"divide.{name}", time=show_seconds(time))),
         ]
-        for i, (name, seconds) in enumerate(parts.items()):
-            long, mark, idle = WIDE * seconds / longest, LEFT + i * 165, name == "bubble"
-            look = area("well") if idle else worker(int(name != "computing"))
-            for place in ((x, 126, long, HIGH), (mark, 194, 14, 14)):
-                drawn.append(tag("path", d=rect(*place), **look))
-                drawn += [tag("path", d=hatch(*place), **stroke("line", 1))] * idle
-            label = text(f"divide.{name}", time=show_seconds(seconds))
-            drawn.append(words(label, mark + 20, 206, "note", "ink", "start"))
-            x += long
-        low, high = (LEFT + WIDE * end / longest for end in ends)
-        across = line((low, 164), (high, 164)) + line((low, 159), (low, 169)) + line((high, 159), (high, 169))
-        drawn.append(tag("path", d=across, **stroke("done", 2)))
-        label = text("divide.interval", low=show_seconds(ends[0]), high=show_seconds(ends[1]))
-        near = "start" if low < LEFT + WIDE / 2 else "end"
-        drawn.append(words(label, low if near == "start" else high, 183, "note", "ink", near))
-        return sheet(2 * LEFT + WIDE, 218, said, *drawn, style="min-width:460px;width:100%;max-width:760px;height:auto")
+        for y, amounts, most, label in rows:
+            x = float(LEFT)
+            for i, (name, amount) in enumerate(amounts.items()):
+                long, mark = WIDE * amount / most, LEFT + i * WIDE / len(amounts)
+                for place in ((x, y, long, HIGH), (mark, y + HIGH + 14, 12, 12)):
+                    drawn.append(tag("path", d=rect(*place), **(area("well") if name == "bubble" else worker(i))))
+                    drawn += [tag("path", d=hatch(*place), **stroke("line", 1))] * (name == "bubble")
+                drawn.append(words(label(name, amount), mark + 17, y + HIGH + 25, "note", "ink", "start"))
+                x += long
+        edge = LEFT + WIDE * limit / rows[0][2]
+        drawn.append(tag("path", d=line((edge, 40), (edge, 48 + HIGH)), **stroke("done", 3)))
+        return page(self._said(choice), WIDE + 2 * LEFT, 216, *drawn, looks=STYLE + LOOKS)
 
     def __repr__(self) -> str:
-        try:
-            choice = self._chosen(self._now())
-        except ScalingError as error:
-            return f"<divide: {error}>"
-        size = show_size(sum(kept(choice.model, choice.layout).values()))
+        choice = self._chosen(*self._start)
+        if isinstance(choice, ScalingError):
+            return f"<divide: {choice}>"
+        size = show_size(sum(layers(choice).values()))
         return f"<divide: {' · '.join(map(str, choice.layout[:3]))}, {size}, {show_seconds(choice.duration)}>"
 
-    def _repr_mimebundle_(self, **kwargs: object) -> dict:
-        """Add a page for readers without a kernel, with all positions of the sliders."""
-        widget = super()._repr_mimebundle_(**kwargs)
-        bundle = widget | {"text/plain": repr(self), "text/html": dials(self.controls, self._plain)[0]}
-        return bundle if has_front_end() else without_view(bundle)
+
+def layers(choice: Choice) -> dict[str, float]:
+    """Return the bytes of a GPU: weights, gradients, optimizer and activations."""
+    lines = kept(choice.model, choice.layout)
+    return {name: lines[name] for name in STATE} | {
+        "activations": sum(size for name, size in lines.items() if name not in STATE)
+    }
+
+
+def parts(choice: Choice) -> dict[str, float]:
+    """Return the seconds of a step: computing, messages and bubble."""
+    return {name: sum(choice.parts[each] for each in of) for name, of in PARTS.items()}
+
+
+def _short(seconds: float) -> float:
+    return float(f"{seconds:.5g}")
