@@ -12,6 +12,7 @@ the gradient of the weights, which no device waits for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
 from d2lps.plan.acts import Send
 from d2lps.schedule.acts import Act, ScheduleError, Task, Value
@@ -169,7 +170,7 @@ def zero_bubble(stages: int, micro: int) -> Table:
 def pipeline(
     table: Mapping[int, Sequence[Cell]],
     work: "Mapping[str | tuple[str, int], float]" = WORK,
-    saved: "int | Sequence[int]" = SAVED,
+    saved: "int | Fraction | Sequence[int | Fraction]" = SAVED,
     boundary: int = 0,
     memory: Mapping[str, int] | None = None,
     weights: int = 0,

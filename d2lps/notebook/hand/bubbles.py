@@ -4,11 +4,13 @@
 ['0.500', '0.333', '0.250', '0.200']
 """
 
-from typing import NamedTuple
+from fractions import Fraction
+from typing import NamedTuple, cast
 
 from d2lps.messages import text
 from d2lps.notebook.hand import Hand
-from d2lps.schedule import ScheduleError, gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
+from d2lps.schedule import Schedule, ScheduleError, interleaved, pipeline
+from d2lps.schedule.pipelines import SCHEDULES
 from d2lps.simulate import cost
 from d2lps.trace import Event, Trace
 from d2lps.units import is_count
@@ -16,7 +18,6 @@ from d2lps.view.drawing.lanes import LOOKS, PALE, on
 from d2lps.view.drawing.svg import area, page, rect, tag, words, worker
 from d2lps.view.drawing.theme import STYLE, WORKERS
 
-KINDS = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb-h1": zero_bubble}
 CHUNKS = 2  # stages per device of the interleaved schedule
 WORK = {"F": 1, "B": 2, "I": 1, "W": 1}  # slots
 LEFT, WIDE, LANE, HEAD = 14, 692, 13, 30  # of the still
@@ -65,7 +66,7 @@ class Bubbles(Hand):
     """
 
     def __init__(self, devices: int, micro: int, most: int):
-        self.ways = {kind: [_way(kind, devices, m) for m in range(1, most + 1)] for kind in KINDS}
+        self.ways = {kind: [_way(kind, devices, m) for m in range(1, most + 1)] for kind in SCHEDULES}
         self._at = micro - 1
         super().__init__()
 
@@ -114,16 +115,16 @@ class Bubbles(Hand):
         return f"<Bubbles: {', '.join(said)}, m = {self._at + 1} of {len(self.ways['gpipe'])}>"
 
 
-def _work(kind: str) -> dict[str, float]:
+def _work(kind: str) -> "dict[str | tuple[str, int], float]":
     """Return the slots that a task takes; a stage of the interleaved schedule has fewer layers than a device."""
     return {name: slots / (CHUNKS if kind == "interleaved" else 1) for name, slots in WORK.items()}
 
 
 def _way(kind: str, devices: int, micro: int) -> Way:
-    make = KINDS[kind]
+    make = SCHEDULES[kind]
     try:
         table = make(devices, micro, CHUNKS) if make is interleaved else make(devices, micro)
-        return Way(cost.shared(pipeline(table, _work(kind), saved=_work(kind)["F"])))
+        return Way(cost.shared(pipeline(table, _work(kind), saved=Fraction(_work(kind)["F"]))))
     except ScheduleError as error:
         return Way(None, str(error))
 
@@ -153,7 +154,7 @@ def _batch(task: Event) -> int:
 
 def _saved(trace: Trace) -> str:
     """Return the most micro-batches that each device saves."""
-    return "\u00a0·\u00a0".join(f"{peak:g}" for peak in trace.plan.peak.values())
+    return "\u00a0·\u00a0".join(f"{float(peak):g}" for peak in cast(Schedule, trace.plan).peak.values())
 
 
 def _percent(trace: Trace) -> str:

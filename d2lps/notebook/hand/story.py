@@ -10,6 +10,7 @@
 
 import math
 from html import escape
+from typing import cast
 
 from d2lps.messages import text
 from d2lps.notebook.hand import Hand
@@ -59,8 +60,8 @@ class Story(Hand):
     """
 
     def __init__(self, trace: Trace, key: str):
-        self._trace, self._key = trace, key
-        self.states = [{place: piece.who for place, piece in have.items()} for _, have in replay(trace.plan)]
+        self._trace, self._plan, self._key = trace, cast(Plan, trace.plan), key
+        self.states = [{place: piece.who for place, piece in have.items()} for _, have in replay(self._plan)]
         super().__init__()
 
     def sentences(self) -> list[str]:
@@ -68,7 +69,7 @@ class Story(Hand):
         return [self._sentence(number) for number in range(1, len(self.states))]
 
     def _sentence(self, step: int) -> str:
-        plan, state = self._trace.plan, self.states[step]
+        plan, state = self._plan, self.states[step]
         sent = [send for send in sends(plan.steps[step - 1])]
         followed = self._followed(step)
         every = (1 << len(plan.nodes)) - 1
@@ -83,7 +84,7 @@ class Story(Hand):
         return f"{said} {text('story.first', sends=len(sent))}" if step == 1 else said
 
     def _followed(self, step: int) -> Send:
-        return next(send for send in sends(self._trace.plan.steps[step - 1]) if send.key == self._key)
+        return next(send for send in sends(self._plan.steps[step - 1]) if send.key == self._key)
 
     def _clock(self, step: int) -> str:
         """Return when a step is over."""
@@ -91,7 +92,7 @@ class Story(Hand):
 
     def content(self) -> dict:
         """Return the places of the nodes, what they have after each step, and the paragraphs."""
-        plan = self._trace.plan
+        plan = self._plan
         nodes, keys = list(plan.nodes), list(plan.share)
         angles = [2 * math.pi * (i - 0.5) / len(nodes) - math.pi for i in range(len(nodes))]
         return {

@@ -115,7 +115,7 @@ class Wires(Hand):
 
 def _trace(plan: Plan, at: Sequence[int], nbytes: int) -> Trace:
     """Return what a plan takes on a switch whose links have these positions."""
-    rates = {node: RATES[place] for node, place in zip(plan.nodes, at, strict=True)}
+    rates = {node: bandwidth(RATES[place]) for node, place in zip(plan.nodes, at, strict=True)}
     links = [Link(*ends, rate) for node, rate in rates.items() for ends in ((node, "switch"), ("switch", node))]
     kinds = {node: "cpu" if node == "cpu" else "gpu" for node in plan.nodes} | {"switch": "switch"}
     return cost.shared(plan, Topology("switch", kinds, links), nbytes)
@@ -131,5 +131,5 @@ def _run(plan: Plan, at: Sequence[int], nbytes: int) -> Run:
             full[change.place] += (trace.duration - change.time) * (change.after - change.before)
         busiest = max(full.values())
         places = [load.motion.sharing[place] for place, seconds in full.items() if seconds >= NEARLY * busiest]
-    nodes = {end for link in places for end in (link.src, link.dst)} - {"switch"}
+    nodes = {end for link in places if isinstance(link, Link) for end in (link.src, link.dst)} - {"switch"}
     return Run(trace.duration, tuple(node for node in plan.nodes if node in nodes and len(nodes) < len(plan.nodes)))
