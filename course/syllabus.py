@@ -12,8 +12,8 @@ from pathlib import Path
 
 from course.book.lesson import CITE, Section
 from course.book.library import Book, Chapter, toml, write
+from course.book.navigation import numbered
 from course.book.notebook import captions
-from course.book.way import numbered
 from course.handout import PLAN
 from d2lps.messages import LANGUAGES, allow_any_letter, named, only, text_in
 from d2lps.notebook.grading.course import number

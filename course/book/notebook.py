@@ -106,8 +106,8 @@ def own(texts: Iterable[OwnTexts], language: str) -> nbformat.NotebookNode:
 def notebook(chapter: Chapter, language: str, cites: dict[str, str], end: str = "") -> nbformat.NotebookNode:
     """Make the notebook of one language, without outputs.
 
-    ``cites`` are the links of :meth:`Book.links`, ``end`` is the markdown of :func:`course.book.way.end`; if it is
-    empty, the last two cells are missing.
+    ``cites`` are the links of :meth:`Book.links`, ``end`` is the markdown of :func:`course.book.navigation.end`; if it
+    is empty, the last two cells are missing.
     """
     cells, numbered = [], captions(chapter, language)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode, from_dict, v4
 
-from course.book import way
+from course.book import navigation
 from course.book.chromium import open_page
 from course.book.figures import opening
 from course.book.library import Book, Chapter, digest
@@ -43,7 +43,7 @@ def texts(book: Book, chapter: Chapter, draw: bool | None = False) -> dict[Path,
     traces = opening(folder) if opens and draw is not None else {}
     made = {}
     for language in LANGUAGES:
-        page = notebook(chapter, language, book.links(language), way.end(book, slug, language))
+        page = notebook(chapter, language, book.links(language), navigation.end(book, slug, language))
         still = committed(book, slug, language)
         if traces:
             svg, words = only(language, lambda: _picture(traces))

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import nbformat
 
-from course.book import way
+from course.book import navigation
 from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter, digest, write
 from course.book.notebook import dumps, notebook, own
@@ -31,7 +31,7 @@ STRIPPED = {"id", "outputs", "execution_count"}  # removed or written anew by nb
 def sources(book: Book, chapter: Chapter, language: str) -> dict[str, str]:
     """Return the metadata of a copy that say what it was made from: chapter, language, and a digest of the sources."""
     text = chapter.texts[language]
-    links, end = book.links(language, workspace=True), way.end(book, chapter.slug, language, workspace=True)
+    links, end = book.links(language, workspace=True), navigation.end(book, chapter.slug, language, workspace=True)
     cited = sorted({key for section in text.sections for key in section.cited()} & {*links})
     made_of = [chapter.lesson, text.source, {key: links[key] for key in cited}, end]
     return {"chapter": chapter.slug, "language": language, "base": digest(json.dumps(made_of, ensure_ascii=False))}
@@ -39,7 +39,7 @@ def sources(book: Book, chapter: Chapter, language: str) -> dict[str, str]:
 
 def copy(book: Book, chapter: Chapter, language: str) -> nbformat.NotebookNode:
     """Make a reader's copy, with the digest of its sources in the metadata, and the still of its opening."""
-    links, end = book.links(language, workspace=True), way.end(book, chapter.slug, language, workspace=True)
+    links, end = book.links(language, workspace=True), navigation.end(book, chapter.slug, language, workspace=True)
     made = place(notebook(chapter, language, links, end), committed(book, chapter.slug, language))
     made = nbformat.reads(dumps(made), as_version=4)  # which joins the lines of the still's words, as every reader does
     made.metadata[KEY] = sources(book, chapter, language)

@@ -22,7 +22,7 @@ from course.classes.line import Gone, Line
 from course.classes.values import Unreadable, read, tensor, written
 from d2lps import PlanError, Reduction, Trace
 from d2lps.notebook.grading.calls import Stopped
-from d2lps.notebook.grading.elsewhere import Away
+from d2lps.notebook.grading.elsewhere import RemoteFunction
 from d2lps.plan import Plan
 
 LONGEST_NAME = 60  # characters of a name that the other end sends
@@ -54,7 +54,7 @@ class Answers:
         self._here = threading.local()  # the lane of this thread
         self._given: dict[int, object] = {}  # number → object that the other end may call
         self._numbers: dict[int, int] = {}  # id of such an object → its number
-        self._functions: dict[int, Far] = {}
+        self._functions: dict[int, AnswerFunction] = {}
         self._tensors: dict[int, weakref.ref] = {}  # those that still exist
         self._counted = itertools.count(1)
         self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
@@ -196,7 +196,7 @@ class Answers:
             number = next(self._counted)
             self._remember(number, value)
             return ["T", number, *values.numbers(value)]
-        if isinstance(value, Far):
+        if isinstance(value, AnswerFunction):
             return ["own", value.number]
         if isinstance(value, Trace):
             return ["trace", value.to_json()]
@@ -225,7 +225,7 @@ class Answers:
         if kind == "function":
             number, about = rest
             if number not in self._functions:
-                self._functions[number] = Far(self, int(number), about)
+                self._functions[number] = AnswerFunction(self, int(number), about)
             return self._functions[number]
         if kind == "given":
             return self._given[rest[0]]
@@ -270,7 +270,7 @@ class Answers:
             return None
 
 
-class Far(Away):
+class AnswerFunction(RemoteFunction):
     """A function of the answer."""
 
     def __init__(self, answers: Answers, number: int, about: dict):
@@ -302,7 +302,7 @@ class Far(Away):
         return int(self.answers.ask("size", self.number, [self.answers.write(value) for value in without]))
 
     def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
-        if not isinstance(other, Far):
+        if not isinstance(other, AnswerFunction):
             return set()
         shared = self.answers.ask("shared", self.number, other.number, self.answers.write(list(names)))
         return {str(name) for name in shared}

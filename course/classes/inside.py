@@ -51,7 +51,7 @@ class Inside:
     def serve(self) -> None:
         """Serve lane 0 in the main thread, and each other lane in a thread that starts with its first frame."""
         threading.stack_size(STACK)
-        Far.inside = self
+        OfJudge.inside = self
         self.line.on_new_lane = self._new_lane
         self.line.open(0)
         self._serve(0)
@@ -157,7 +157,7 @@ class Inside:
             return ["T", self._number(value), *values.numbers(value)]
         if isinstance(value, Reduction):
             return ["reduction", *(self.write(field) for field in (value.name, value.combine, value.identity))]
-        if isinstance(value, Far):
+        if isinstance(value, OfJudge):
             return ["given", value.number]
         if callable(value):
             number = self._numbers.get(id(value))
@@ -293,23 +293,23 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-class Far:
+class OfJudge:
     """An object of the judge. The measurement of an answer's memory does not look into classes, so not behind it."""
 
     inside: Inside
     number: int
 
 
-class Function(Far):
+class Function(OfJudge):
     def __call__(self, *arguments: object, **named: object) -> object:
-        return Far.inside.call_back(self.number, None, arguments, named)
+        return OfJudge.inside.call_back(self.number, None, arguments, named)
 
 
-class OneWay(Far):
+class OneWay(OfJudge):
     """A function without a result: its calls are sent with the next frame."""
 
     def __call__(self, *arguments: object, **named: object) -> None:
-        Far.inside.tell(self.number, None, arguments, named)
+        OfJudge.inside.tell(self.number, None, arguments, named)
 
 
 def _function(number: int, name: str, one_way: bool) -> object:
@@ -321,10 +321,10 @@ def _function(number: int, name: str, one_way: bool) -> object:
 def _object(number: int, name: str, methods: list[list]) -> object:
     def method(method_name: str, one_way: bool) -> FunctionType:
         if one_way:
-            return lambda self, *arguments, **named: Far.inside.tell(self.number, method_name, arguments, named)
-        return lambda self, *arguments, **named: Far.inside.call_back(self.number, method_name, arguments, named)
+            return lambda self, *arguments, **named: OfJudge.inside.tell(self.number, method_name, arguments, named)
+        return lambda self, *arguments, **named: OfJudge.inside.call_back(self.number, method_name, arguments, named)
 
-    thing = type(name, (Far,), {method_name: method(method_name, one_way) for method_name, one_way in methods})()
+    thing = type(name, (OfJudge,), {method_name: method(method_name, one_way) for method_name, one_way in methods})()
     thing.number = number
     return thing
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from course.classes import alike, notebooks, sandbox, slices
-from course.classes.answers import Answers, Far
+from course.classes.answers import AnswerFunction, Answers
 from course.classes.line import Gone, Line
 from course.classes.notebooks import Notebook
 from course.classes.watch import MOST
@@ -87,7 +87,7 @@ class Nurseries:
             environment |= {
                 name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ
             }
-            command = [sys.executable, "-m", "course.classes.nursery", json.dumps(settings)]
+            command = [sys.executable, "-m", "course.classes.forkserver", json.dumps(settings)]
             process = subprocess.Popen(command, stdin=far_end, env=environment, cwd="/")
             far_end.close()
             self._both.append((process, end))
@@ -255,7 +255,7 @@ def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None
     return gone
 
 
-def _loaded(running: Running, cell: slices.Cell) -> Far:
+def _loaded(running: Running, cell: slices.Cell) -> AnswerFunction:
     """Load the answer. Raises Failure if the cells that it needs raise."""
     try:
         return running.start().answer

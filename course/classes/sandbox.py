@@ -13,7 +13,7 @@ from pathlib import Path
 
 import course
 import d2lps
-from course.classes import walls
+from course.classes import landlock
 
 PACKAGES = [Path(package.__file__).resolve().parent for package in (d2lps, course)]
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo")
@@ -38,7 +38,7 @@ def own_namespaces() -> set[str]:
     for kinds in (("net", "pid", "ipc"), ("net", "ipc"), ()):
         with suppress(OSError):
             if kinds:
-                walls.leave(*kinds)
+                landlock.leave(*kinds)
             return {*kinds}
     return set()
 
@@ -48,15 +48,15 @@ def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: f
     missing, network = [], False
     if "net" in namespaces:
         with suppress(OSError):
-            walls.raise_loopback()
+            landlock.raise_loopback()
         network = True
     _limit(memory, seconds)
     try:
-        walls.see_only(paths, [Path(device) for device in DEVICES])
+        landlock.see_only(paths, [Path(device) for device in DEVICES])
     except (OSError, AttributeError, ValueError):
         missing.append("files")
     try:
-        walls.start_nothing(network)
+        landlock.start_nothing(network)
     except (OSError, AttributeError, ValueError):
         missing.append("processes")
         with suppress(OSError, ValueError):

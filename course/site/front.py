@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
-from course.book import way
+from course.book import navigation
 from course.book.library import Book, Chapter
-from course.book.way import numbered
+from course.book.navigation import numbered
 from d2lps.messages import LANGUAGES, html_language, only, text_in
 from d2lps.notebook.grading.course import chapter_module
 from d2lps.notebook.predict_page import as_data
@@ -92,7 +92,7 @@ def card(slug: str, title: str, about: str, language: str, book: Book, up: str) 
 
 def the_map(book: Book, chapters: dict[str, Chapter], language: str) -> str:
     """Return the map of the course, on which ``progress.js`` marks what was read and solved in this browser."""
-    stops = way.stops(book, language, {slug: f"{slug}.html" for slug in chapters})
+    stops = navigation.stops(book, language, {slug: f"{slug}.html" for slug in chapters})
     picture = course_map(stops, text_in(language, "map.title"), marks={})
     of = {name: f"{{{name}}}" for name in ("read", "chapters", "passed", "exercises")}  # the script fills them
     words = {

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from course.book import way
+from course.book import navigation
 from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
-from course.book.way import numbered
+from course.book.navigation import numbered
 from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, show, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
@@ -148,12 +148,12 @@ class Site:
 
     def _before(self, slug: str) -> str:
         """Return the line below the title: what the chapter needs, and its time."""
-        line = Prose(self.book, self.language).inline(way.before(self.book, slug, self.language, _page))
+        line = Prose(self.book, self.language).inline(navigation.before(self.book, slug, self.language, _page))
         return f'<p class="way">{line}</p>' if line else ""
 
     def _after(self, slug: str) -> str:
         """Return what comes next."""
-        inside = Prose(self.book, self.language).markdown(way.after(self.book, slug, self.language, _page))
+        inside = Prose(self.book, self.language).markdown(navigation.after(self.book, slug, self.language, _page))
         title = html.escape(text_in(self.language, "map.way"))
         return f'<nav class="way" data-chapter="{slug}" aria-label="{title}">{inside}</nav>'
 

@@ -16,7 +16,7 @@ Start with ``emulation``: ``emulated(...)`` makes a ``Cluster``, and its methods
 
 from d2lps.cluster.emulation import Cluster, emulated
 from d2lps.cluster.errors import ClusterError, HostLost, NoAnswer, NoEmulation, RunFailed
-from d2lps.cluster.run import Ended, Run, playing
+from d2lps.cluster.run import Ended, Job, playing
 
 __all__ = [
     "Cluster",
@@ -25,7 +25,7 @@ __all__ = [
     "HostLost",
     "NoAnswer",
     "NoEmulation",
-    "Run",
+    "Job",
     "RunFailed",
     "emulated",
     "playing",

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from d2lps.cluster.errors import ClusterError, HostLost, NoAnswer, NoEmulation
-from d2lps.cluster.run import Member, Run
+from d2lps.cluster.run import Job, Member
 from d2lps.messages import text
 
 PATHS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # Debian hides ip and tc there
@@ -37,8 +37,8 @@ class Control:
         self.closed, self._process = False, os.getpid()
         self._numbers, self._lock = count(1), threading.Condition()
         self._answers: dict[int, dict] = {}
-        self._runs: dict[int, Run] = {}
-        self._outputs: dict[int, tuple[Run, Member]] = {}
+        self._runs: dict[int, Job] = {}
+        self._outputs: dict[int, tuple[Job, Member]] = {}
         self._thread, self._wake = None, os.pipe()
         try:
             try:
@@ -145,14 +145,14 @@ class Control:
                 if not self._lock.wait_for(lambda: name in self.lost, ANSWER):
                     raise ClusterError(text("cluster.deaf", host=name))
 
-    def start(self, members: list[Member], argv: list[str] | None, call: int, env: list[dict], deadline: float) -> Run:
+    def start(self, members: list[Member], argv: list[str] | None, call: int, env: list[dict], deadline: float) -> Job:
         """Start a process per member, with its environment: a program, or the function in the file ``call``.
 
         Processes that call a function meet in a store that outlives them all, in a process of its own on the first
         host.
         """
         number = next(self._numbers)
-        run = Run(number, members, argv is None, deadline, self.stop)
+        run = Job(number, members, argv is None, deadline, self.stop)
         with self._lock:
             self._runs[number] = run
             self._outputs |= {member.reading: (run, member) for member in members}
@@ -173,7 +173,7 @@ class Control:
                 os.close(member.writing)
         return run
 
-    def stop(self, run: Run) -> None:
+    def stop(self, run: Job) -> None:
         """End the remaining processes of a run, its store, and processes that they have started."""
         for name in {member.host for member in run.members} - self.lost:
             with suppress(ClusterError):  # the host is already gone
@@ -225,7 +225,7 @@ class Control:
         elif message["rank"] >= 0 and (run := self._runs.get(message["number"])):
             self._end(run, run.members[message["rank"]], message.get("status", "late"))
 
-    def _read(self, descriptor: int, run: Run, member: Member) -> bool:
+    def _read(self, descriptor: int, run: Job, member: Member) -> bool:
         """Read output of a process; return True if there may be more."""
         try:
             output = os.read(descriptor, 1 << 16)
@@ -242,7 +242,7 @@ class Control:
             if self._outputs.pop(descriptor, None):
                 os.close(descriptor)
 
-    def _end(self, run: Run, member: Member, status: "int | str") -> None:
+    def _end(self, run: Job, member: Member, status: "int | str") -> None:
         """Read the remaining output of a process that has ended, and tell the run."""
         while member.reading in self._outputs and self._read(member.reading, run, member):
             pass

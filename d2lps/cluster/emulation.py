@@ -22,7 +22,7 @@ from pathlib import Path
 from d2lps import units
 from d2lps.cluster.control import PATHS, SWITCH, Control
 from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation
-from d2lps.cluster.run import Member, Run
+from d2lps.cluster.run import Job, Member
 from d2lps.messages import language, text
 from d2lps.plan.plan import Plan
 from d2lps.topology import PCIE, Topology, machines
@@ -144,8 +144,8 @@ class Cluster:
         per_host: int = 1,
         deadline: "float | str" = 120.0,
         env: "dict[str, str] | None" = None,
-    ) -> Run:
-        """Start a function or a program on hosts, without waiting for it; :meth:`Run.results` waits.
+    ) -> Job:
+        """Start a function or a program on hosts, without waiting for it; :meth:`Job.results` waits.
 
         Every process has the environment variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
         MASTER_PORT; also the interface for gloo, NCCL and MXNet, a secret for the store (D2LPS_SECRET), and the nodes
@@ -204,7 +204,7 @@ class Cluster:
             return self._control.start(members, argv, call.fileno(), environments, seconds)
 
     def run(self, task: "Callable | Sequence[str]", *arguments: object, **options) -> list:
-        """:meth:`start`, and wait for the :meth:`Run.results`.
+        """:meth:`start`, and wait for the :meth:`Job.results`.
 
         Args:
             task, *arguments, **options: As for :meth:`start`.
@@ -213,7 +213,7 @@ class Cluster:
             The result of the function on each host, or an :class:`Ended` for each program, in the order of ranks.
 
         Raises:
-            ClusterError, HostLost, RunFailed: As for :meth:`start` and :meth:`Run.results`; an error that a function
+            ClusterError, HostLost, RunFailed: As for :meth:`start` and :meth:`Job.results`; an error that a function
                 raised is raised here.
         """
         return self.start(task, *arguments, **options).results()

@@ -87,7 +87,7 @@ class Member:
         return pickle.loads(pickled) if pickled else {}
 
 
-class Run:
+class Job:
     """The processes of one run on the hosts, made by :meth:`Cluster.start`."""
 
     def __init__(self, number: int, members: list[Member], function: bool, deadline: float, stop):

@@ -45,7 +45,7 @@ from d2lps.train import (
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
-    Run,
+    TrainingResult,
     accuracy,
     added,
     batches,
@@ -69,7 +69,7 @@ __all__ = [
     "Checkpoints",
     "Digits",
     "Resumed",
-    "Run",
+    "TrainingResult",
     "accuracy",
     "added",
     "batches",

@@ -48,7 +48,7 @@ class Digits(NamedTuple):
     test: Batch
 
 
-class Run(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of a training.
 
     Args:
@@ -234,7 +234,9 @@ def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> di
     }
 
 
-def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, carrier: Carrier | None = None) -> Run:
+def parallel(
+    net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, carrier: Carrier | None = None
+) -> TrainingResult:
     """Train copies of ``net`` on the devices that hold gradients in ``plan``, whose servers update the weights.
 
     The loss is the mean cross-entropy over all labels of a minibatch. GradientError refuses networks and labels of
@@ -253,7 +255,7 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, torch.device("cpu"))
     workers = list(dict.fromkeys(node for node, _ in plan.holds))
     servers = list(dict.fromkeys(act.node for step in plan.steps for act in updates(step)))
-    result = Run([], parameters_to_vector(trained(net).values()).detach().clone(), [])
+    result = TrainingResult([], parameters_to_vector(trained(net).values()).detach().clone(), [])
     with deterministic():
         copies = {worker: copy.deepcopy(net).to(places[worker]) for worker in workers}
         weights = {server: result.weights.to(places[server], copy=True) for server in servers}
@@ -282,7 +284,7 @@ def one_device(
     momentum: float = 0.0,
     in_turn: Plan | None = None,
     device: "str | torch.device" = "cpu",
-) -> Run:
+) -> TrainingResult:
     """Train ``net`` on one device: the reference.
 
     Args:
@@ -298,7 +300,7 @@ def one_device(
         losses and final weights; it has no traces.
     """
     net = copy.deepcopy(net).to(device)
-    result = Run([], parameters_to_vector(trained(net).values()).detach().clone(), [])
+    result = TrainingResult([], parameters_to_vector(trained(net).values()).detach().clone(), [])
     memory: dict = {}
     with deterministic():
         for X, y in counted(batches(data, size, steps), of=steps):

@@ -31,7 +31,7 @@ from d2lps.messages.counted import counted
 from d2lps.plan.optimizers import RULES
 from d2lps.train.by_plan import (
     Batch,
-    Run,
+    TrainingResult,
     batches,
     deterministic,
     gradients_of,
@@ -274,7 +274,7 @@ def in_turn(
     update: Rule,
     workers: Sequence[int],
     device: "str | torch.device" = "cpu",
-) -> Run:
+) -> TrainingResult:
     """Train ``net`` on one ``device`` that does the work of all devices of all workers in turn: the reference.
 
     The gradients of each worker's devices are added first, then those of the workers by rank: bit for bit the result
@@ -311,4 +311,4 @@ def in_turn(
                 RULES[rule](*key, **numbers)
             vector_to_parameters(weights.to(device, copy=True), trained(net).values())
             losses.append(sum(sum(loss for loss, _ in mine) for mine in done))
-    return Run(losses, weights, [])
+    return TrainingResult(losses, weights, [])

@@ -11,7 +11,7 @@ from helpers.outputs import same_outputs
 from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, changes, edit, files, small
 
 import course.book
-from course.book import way
+from course.book import navigation
 from course.book.__main__ import main
 from course.book.check import check_chapter, check_messages
 from course.book.findings import BookError
@@ -283,12 +283,12 @@ def test_a_chapter_names_its_requirements_and_the_next_chapter(book):
     (book.chapters / "toc.toml").write_text(THREE, "utf-8")
     book = Book(book.root)
     slugs, page = list(book.contents), "{}.html".format
-    assert [way.before(book, slug, "en", page) for slug in slugs] == [
+    assert [navigation.before(book, slug, "en", page) for slug in slugs] == [
         "15 minutes",
         "Needs: [1. Two ways](01-small.html)",
         "Needs: [1. Two ways](01-small.html), [6. Other](06-other.html) · 20 minutes",
     ]
-    assert [way.after(book, slug, "zh", page).split("\n") for slug in slugs] == [
+    assert [navigation.after(book, slug, "zh", page).split("\n") for slug in slugs] == [
         [
             "**下一章：** [6. 其他](06-other.html)  ",
             "关于其他。",

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from course.classes import sandbox, walls
+from course.classes import landlock, sandbox
 from helpers.ranks import FORKED
 
 KERNELS = "newest", "older"
@@ -147,20 +147,20 @@ def _outside(pipe, kernel: str, victim: Victim, without: tuple[str, ...]) -> Non
         os.waitpid(child, 0)
         return
     try:
-        _call, _control = walls._call, walls._control
+        _call, _control = landlock._call, landlock._control
 
-        def landlock(*numbers):
-            if "landlock" in without and numbers[0] == walls.RULESET:
+        def call(*numbers):
+            if "landlock" in without and numbers[0] == landlock.RULESET:
                 raise OSError(errno.ENOSYS, "no Landlock")
-            version = numbers[:2] == (walls.RULESET, None) and kernel == "older"
+            version = numbers[:2] == (landlock.RULESET, None) and kernel == "older"
             return min(1, _call(*numbers)) if version else _call(*numbers)
 
         def control(*numbers):
-            if "seccomp" in without and numbers[0] == walls.SECCOMP:
+            if "seccomp" in without and numbers[0] == landlock.SECCOMP:
                 raise OSError(errno.EINVAL, "no filters")
             _control(*numbers)
 
-        walls._call, walls._control = landlock, control
+        landlock._call, landlock._control = call, control
         paths = [Path(os.__file__).parent, Path(victim.file).parent / "library"]
         missing = sandbox.shut_in(paths, namespaces, 1 << 30, 60)
         pipe.send({"missing": missing, "refused": {} if without else _refused(victim), "work": without or work()})

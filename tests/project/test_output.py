@@ -16,7 +16,7 @@ import d2lps
 HOMES = [Path(package.__file__).parent for package in (d2lps, course)]
 # Other programs start these, and ignore their output or read JSON of ASCII letters.
 STARTED_BY_PROGRAMS = """d2lps/kvstore/pslite/__main__.py d2lps/kvstore/server/__main__.py
-d2lps/notebook/ranks/__main__.py d2lps/train/ddp.py course/classes/nursery.py course/site/trial.py""".split()
+d2lps/notebook/ranks/__main__.py d2lps/train/ddp.py course/classes/forkserver.py course/site/trial.py""".split()
 
 
 def run(*arguments, files=None, cwd=None, **variables):

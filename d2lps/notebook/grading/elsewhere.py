@@ -24,7 +24,7 @@ json.dump(answer(*arguments), out)
 """
 
 
-class Away(ABC):
+class RemoteFunction(ABC):
     """A function in another process, for judges that do more than call it; calling this object calls the function."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ def elsewhere(answer: Callable, *arguments: object) -> object:
     Returns:
         The result after a trip through JSON: tuples become lists. None if the answer cannot be sent, or fails there.
     """
-    if isinstance(answer, Away):
+    if isinstance(answer, RemoteFunction):
         return answer.elsewhere(*arguments)
     import cloudpickle
 
@@ -97,7 +97,7 @@ def size_kept(thing: object, without: Iterable[object] = ()) -> int:
         >>> size_kept(receive) - before > 8000
         True
     """
-    if isinstance(thing, Away):
+    if isinstance(thing, RemoteFunction):
         return thing.size_kept(without)
     kept = (item for item in _reached(thing, without) if not isinstance(item, FunctionType))
     # getsizeof counts only the object of a tensor, not its elements.
@@ -119,7 +119,7 @@ def gradient(answer: Callable, y: object, x: object, factors: object) -> object:
     """
     if not y.requires_grad:
         return None
-    if isinstance(answer, Away):
+    if isinstance(answer, RemoteFunction):
         return answer.gradient(y, x, factors)
     import torch
 
@@ -143,7 +143,7 @@ def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
         >>> one("w"), shared_names(one, other, ["w", "b"])
         (0, {'w'})
     """
-    if isinstance(one, Away):
+    if isinstance(one, RemoteFunction):
         return one.shared_names(other, names)
     ids = {id(item) for item in _reached(one)}
     common = [item for item in _reached(other) if id(item) in ids and isinstance(item, dict | list | set)]

@@ -1,7 +1,7 @@
 """The process that starts the processes of answers: it has imported everything they need, and no judge.
 
-``python -m course.classes.nursery SETTINGS`` receives connections on its standard input, a socket, and forks twice for
-each: a keeper, which ends the answer's process when the judge closes its socket, and the answer's process, which is
+``python -m course.classes.forkserver SETTINGS`` receives connections on its standard input, a socket, and forks twice
+for each: a keeper, which ends the answer's process when the judge closes its socket, and the answer's process, which is
 confined before it reads the first frame.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 import d2lps
-from course.classes import sandbox, walls
+from course.classes import landlock, sandbox
 from course.classes.inside import Inside
 from course.classes.line import Line
 from course.classes.watch import watch
@@ -62,7 +62,7 @@ def _keep(end: int, life: int, language: str, settings: dict) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with suppress(OSError, AttributeError):
-            walls.die_with_parent()
+            landlock.die_with_parent()
         namespaces = sandbox.own_namespaces()
         child = os.fork()
         if not child:
@@ -81,7 +81,7 @@ def _keep(end: int, life: int, language: str, settings: dict) -> None:
 def _run_answer(end: int, language: str, settings: dict, namespaces: set[str]) -> None:
     try:
         with suppress(OSError, AttributeError):
-            walls.die_with_parent()
+            landlock.die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         line_end = os.dup2(end, 3)
         null = os.open(os.devnull, os.O_RDWR)

@@ -151,7 +151,7 @@ def test_judge_has_limits_of_its_own(tmp_path, how, mistake):
 def test_nursery_says_nothing_if_the_grader_has_ended():
     grader, end = socket.socketpair()
     grader.close()
-    command = [sys.executable, "-m", "course.classes.nursery", "{}"]
+    command = [sys.executable, "-m", "course.classes.forkserver", "{}"]
     done = subprocess.run(command, stdin=end, capture_output=True, text=True, timeout=120)
     end.close()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
