@@ -31,7 +31,7 @@ SEARCHES = [
     ("vi", "may chu tham so"),
     ("en", "parameter server"),
 ]
-PLAYS = "document.querySelector('.d2-player')"
+PLAYS = "document.querySelector('.d2-player, .d2-bets[data-state]')"
 PAGES = ("index", "00-in-15-minutes", "01-data-parallelism", "02-ring", "09-pipelines", "10-data-centre")
 SETTLED = 2500  # milliseconds after which a page that nobody touches has nothing left to do
 WIDTHS = (390, 1280, 1440, 1920)

@@ -23,6 +23,7 @@ from d2lps.trace import Trace
 from d2lps.view.player import watch
 
 OPENS = "d2lps.opening("  # the beginning of the cell
+ASKS = 'd2lps.opening("00")'  # it asks for a bet first, so a still would give the answer away
 KEY = "d2lps"  # in the metadata of the output: the digest of the picture
 KIND = "image/png"
 WIDEST = 1000.0  # pixels; two pictures abreast if they have room
@@ -39,7 +40,7 @@ def texts(book: Book, chapter: Chapter, draw: bool | None = False) -> dict[Path,
     be drawn.
     """
     folder, slug = book.folder(chapter.slug), chapter.slug
-    opens = any(cell.source.startswith(OPENS) for cell in chapter.cells)
+    opens = any(cell.source.startswith(OPENS) and cell.source != ASKS for cell in chapter.cells)
     traces = opening(folder) if opens and draw is not None else {}
     made = {}
     for language in LANGUAGES:
