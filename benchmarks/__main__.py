@@ -30,6 +30,7 @@ FILES = {
     "saving": "stall",
     "cluster": "lives P7 P8 racks",
     "hosts": "P29",
+    "planner": "P30",
     "pipeline": "P15 P16",
     "sharded": "P17",  # and P18
     "classes": "grading",

@@ -121,4 +121,5 @@ CASES = (
     GpuCase("gpt-76.1b", 60, 60, 16, 512),
     GpuCase("small", 24, 32, 8, 128),
     GpuCase("small", 24, 32, 4, 1024),
+    GpuCase("gpt-39.1b", 768, 24, 8, 192),
 )

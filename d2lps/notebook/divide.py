@@ -8,7 +8,7 @@ import ipywidgets
 from d2lps.messages import html_language, text
 from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import dials
-from d2lps.scaling import GPUS, Choice, Layout, ScalingError, kept, step
+from d2lps.scaling import GPUS, Layout, Prediction, ScalingError, kept, step
 from d2lps.scaling.layout import check
 from d2lps.scaling.models import known
 from d2lps.scaling.transformer import Transformer, require_divides
@@ -20,7 +20,7 @@ from d2lps.view.player import has_front_end, without_view
 CUTS = (1, 2, 4, 8, 16)
 LEFT, WIDE, HIGH = 12, 600, 26
 PARTS = {  # of a step → what its time is counted as
-    "computing": ("matrices", "reading", "update"),
+    "computing": ("matrices", "attention", "reading", "starts", "update"),
     "messages": ("tensor", "context", "pipeline", "data"),
     "bubble": ("bubble",),
 }
@@ -41,10 +41,10 @@ def divide(model: "str | Transformer", gpus: int, batches: tuple[int, ...], gpu:
     Example:
         >>> lab = divide("gpt-39.1b", 64, (16, 64))
         >>> lab
-        <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
+        <divide: 8 · 4 · 2, 16.34 GB, 1.243 s>
         >>> lab.controls["t"].value = 16
         >>> lab
-        <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
+        <divide: 16 · 4 · 1, 11.99 GB, 3.77 s>
     """
     return Division(known(model), gpus, batches, gpu)
 
@@ -80,7 +80,7 @@ class Division(ipywidgets.VBox):
     def _now(self) -> dict[str, int]:
         return {name: control.value for name, control in self.controls.items()}
 
-    def _chosen(self, values: Mapping[str, int]) -> Choice:
+    def _chosen(self, values: Mapping[str, int]) -> Prediction:
         """Return the division; raise ScalingError if there is none."""
         t, p, batch = values["t"], values["p"], values["batch"]
         d = self._gpus // (t * p)
@@ -91,7 +91,7 @@ class Division(ipywidgets.VBox):
             raise ScalingError(text("divide.few", replicas=d, batch=batch))
         layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
         check(self._model, layout)
-        return Choice(self._model, self._gpu, layout, "", step(self._model, layout, self._gpu))
+        return Prediction(self._model, self._gpu, layout, step(self._model, layout, self._gpu))
 
     def _content(self, values: Mapping[str, int]) -> dict[str, str]:
         t, p = values["t"], values["p"]
