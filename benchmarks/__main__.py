@@ -29,6 +29,7 @@ FILES = {
     "replicas": "times failover catch-up",
     "cluster": "lives P7 P8 racks",
     "hosts": "P29",
+    "planner": "P30",
     "pipeline": "P15 P16",
     "sharded": "P17",  # and P18
     "classes": "grading",

@@ -75,6 +75,7 @@ _HOME = {
     "parallelize": "scaling",
     "pcie_server": "topology",
     "predict": "notebook.predict",
+    "predict_step": "scaling",
     "progress": "notebook.progress",
     "rail_rings": "algorithms",
     "rail_wise": "algorithms",

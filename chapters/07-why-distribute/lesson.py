@@ -235,8 +235,8 @@ for gpu, name in [("a100", "p4d.24xlarge"), ("h100", "p5.48xlarge")]:
 parameters, tokens = 3.6e9, 20 * 3.6e9
 critical = 1e6
 rate = 0.4 * GPUS["h100"].peak / (6 * parameters)
-exchange = 2 * 2 * parameters / GPUS["h100"].outside
-job = Job(tokens / critical, critical, rate, exchange, least=2048)
+exchange = 2 * 4 * parameters / (8 * GPUS["h100"].outside)
+job = Job(tokens / critical, critical, rate, exchange, least=1024)
 print(spaced(job.steps), spaced(job.rate), f"{job.exchange:.3f}")
 
 # %% job-source
@@ -249,13 +249,13 @@ print(spaced(search), spaced(job.best_batch(64)),
       f"{job.seconds(64, search) / job.seconds(64):.4f}")
 
 # %% guess-knee
-guess = d2lps.predict("knee", {"n = 1": "h", "n = 190": "h"})
+guess = d2lps.predict("knee", {"n = 1": "h", "n = 758": "h"})
 guess
 
 # %% cost
 price = PRICES["p5.48xlarge"].each
-counts = [1, 8, 64, 190, 512, 2048, 16384]
-guess.reveal({f"n = {n}": job.seconds(n) / 3600 for n in (1, 190)})
+counts = [1, 8, 64, 758, 2048, 8192, 16384]
+guess.reveal({f"n = {n}": job.seconds(n) / 3600 for n in (1, 758)})
 
 # %% cost-table
 knee = job.critical / (job.rate * job.exchange)
@@ -270,7 +270,7 @@ table("devices", "batch-size", "hours-taken", "dollars-paid", "times-fastest",
 # %% tradeoff
 dots = [(steps / digits.steps, batch * steps / (digits.steps * digits.critical))
         for batch, steps in measured.items()]
-tradeoff(job, price, dots, devices=(1, 8, 64, 190, 1024, 4096),
+tradeoff(job, price, dots, devices=(1, 8, 64, 256, 758, 4096),
          prices=[PRICES["p4d.24xlarge"].each])
 
 # %% worth
@@ -294,7 +294,7 @@ print(f"{seconds[few] / seconds[many] / 2:.1%}",
 # %% failures
 life = 54 * 24 * 16384 / 419
 rows = []
-for n in (1, 8, 190, 2048, 16384):
+for n in (1, 8, 758, 2048, 16384):
     between = life / n
     lost = math.sqrt(2 * (1 / 60) / between)
     rows.append([spaced(n), f"{between:.2f}", f"{math.sqrt(2 * (1 / 60) * between):.2f}",

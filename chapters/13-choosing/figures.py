@@ -3,7 +3,7 @@
 import re
 
 from d2lps import Trace
-from d2lps.scaling import GPUS, MODELS, Choice, Layout, step
+from d2lps.scaling import GPUS, MODELS, Layout, Prediction, step
 from d2lps.scaling.command import trace_of
 
 MODEL, GPU, SEQUENCES = MODELS["gpt-39.1b"], GPUS["a100"], 16
@@ -17,7 +17,7 @@ def opening() -> dict[str, Trace]:
 
 def _trace(t: int, p: int, d: int) -> Trace:
     layout = Layout(t, p, d, 1, 1, SEQUENCES // d, stage=1, recompute="selective")
-    trace = trace_of(Choice(MODEL, GPU, layout, "", step(MODEL, layout, GPU)))
+    trace = trace_of(Prediction(MODEL, GPU, layout, step(MODEL, layout, GPU)))
 
     def all_of(lane: re.Match) -> str:
         first = t * int(lane[1])

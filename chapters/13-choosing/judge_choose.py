@@ -124,4 +124,5 @@ CASES = (
     GpuCase("small", 1, 2.584018944, 8, 4),  # all of the memory
     GpuCase("small", 12, 16, 1, 1),  # a stage per layer
     GpuCase("small", 7, 1.27, 8, 42),  # three replicas of two stages would fit, but one GPU is left over
+    GpuCase("gpt-39.1b", 768, 24, 8, 192),
 )

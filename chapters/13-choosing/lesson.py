@@ -14,6 +14,7 @@ import json
 import re
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import nn
@@ -21,8 +22,9 @@ from torch.utils.checkpoint import checkpoint
 
 from d2lps import all_to_all, cost, memory, nvswitch, parallelize, table
 from d2lps.scaling import GPUS, LLAMA3, MEGATRON, MLSYS23, MODELS, SC21
-from d2lps.scaling import Layout, ScalingError
-from d2lps.scaling import calibrate, error, kept, sent, step, throughput
+from d2lps.scaling import Layout, ScalingError, Transformer
+from d2lps.scaling import calibrate, error, kept, sent, spread, step, throughput
+from d2lps.scaling.interval import tried
 from d2lps.train import gpt
 from d2lps.train.experts import Experts
 from d2lps.units import show_seconds, show_size
@@ -165,7 +167,7 @@ table("model", "dimension", "devices", "bytes-sent", "at-inside",
       "at-outside", rows=rows).bars("bytes-sent", label=2, log=True)
 
 # %% seconds
-def seconds(model, layout, gpu, e=0.59):
+def seconds(model, layout, gpu, e=0.67):
     t, p, m = layout.tensor, layout.pipeline, layout.batches
     tokens = layout.sequences * model.context
     flops = tokens * model.flops_per_token(layout.recompute) / layout.gpus
@@ -219,17 +221,9 @@ table("model", "gpus", *speeds, "error-percent", "without-reading",
       rows=rows).dots(*speeds, end="error-percent")
 
 # %% more-published
-def room(run):
-    size = run.model.flops_per_token()
-    others = [each for each in SC21 + MLSYS23 + MEGATRON + LLAMA3
-              if each.gpu == run.gpu and each.model.flops_per_token() >= size / 2]
-    ratios = [1 + error(each)[1] for each in others]
-    return max(max(ratio, 1 / ratio) for ratio in ratios)
-
-rows = []
+far, rows = spread(gpt3, GPUS["a100"]).far, []
 for published in MLSYS23 + MEGATRON:
     low, high = error(published)
-    far = room(published)
     ends = (1 + high) / far - 1, (1 + high) * far - 1
     off, around = ([f"{each:+.1%}" for each in pair] for pair in ((low, high), ends))
     rows.append([published.name, f"{published.flops / 1e12:.0f}", " … ".join(around),
@@ -245,6 +239,16 @@ for published in LLAMA3[:2]:
         rows.append([layout.gpus, layout.chunks,
                      f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
 table("gpus", "chunks-per-device", *speeds[:2], rows=rows).dots(*speeds[:2], label=2)
+
+# %% other-sources
+by_source = {}
+for each in tried():
+    by_source.setdefault(each.run.source, []).append(each)
+for source, runs in by_source.items():
+    middle = median(abs(each.error) for each in runs)
+    inside = sum(each.inside for each in runs)
+    print(f"{source:18} {middle:5.1%}   {runs[0].far:.2f}   {inside} / {len(runs)}")
+print(f"{far:.4f}", sum(each.inside for each in tried()), len(tried()))
 
 # %% choose
 start = time.perf_counter()
@@ -274,7 +278,7 @@ for chosen in (plain._replace(chunks=8), other.layout):
         layout = chosen._replace(recompute=recompute, fused_swiglu=True)
         parts = step(llama, layout, GPUS["h100"], precision="bf16")
         print(*layout[:3], sep=" · ", end="   ")
-        print(f"v = {layout.chunks}", recompute,
+        print(f"CP {layout.context}", f"v = {layout.chunks}", recompute,
               show_size(sum(kept(llama, layout, "bf16").values())),
               show_seconds(sum(parts.values())), sep="   ")
 
@@ -293,9 +297,14 @@ ledgers, speeds, (copies,) = (
 rows = []
 for lines, speed in zip(ledgers, speeds):
     shape = re.findall("[0-9]+", lines["what"])[1:]
+    depth, h, b = map(int, shape)
+    net = Transformer(depth, h, h // 128, 2048, 256, fused=True, dropout=False)
+    parts = step(net, Layout(micro=b), GPUS["h200"], precision="pure-bf16")
+    took = median(speed["seconds"])
     worst = max((lines[kind] for kind in ("weights", "gradients", "optimizer",
                                           "activations")), key=lambda r: abs(r - 1))
-    rows.append([" · ".join(shape), f"{worst:.6f}", f"{speed['ratio']:.3f}",
+    rows.append([" · ".join(shape), f"{worst:.6f}",
+                 f"{(sum(parts.values()) - parts['update']) / took:.3f}",
                  f"{speed['share of the peak']:.0%}"])
 _, pageable, pinned, back, both, _ = copies.values()
 print(newest["gpu"], f"{pageable / 1e9:.0f} GB/s", f"{pinned / 1e9:.0f} GB/s",

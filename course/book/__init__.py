@@ -6,8 +6,8 @@ __main__.py. Each module imports only modules listed before it:
 * ``findings``: errors and findings, as the author reads them; ``figures``: a chapter's functions that draw;
   ``chromium``: the browser that prints;
 * ``lesson`` reads the files of a chapter; ``library`` reads the whole book and finds faults that keep it from being
-  built; ``navigation`` says what a chapter needs and what comes next; ``notebook`` writes a notebook, ``stills`` puts the
-  picture of the opening into it;
+  built; ``navigation`` says what a chapter needs and what comes next; ``notebook`` writes a notebook, ``stills`` puts
+  the picture of the opening into it;
 * ``reading`` splits a text into prose, formulas, code and links; ``language`` checks numbers, letters and style by the
   data in ``rules/``; ``glossary`` checks terms and symbols; ``agree`` records which sections were read side by side;
   ``check`` runs all checks;

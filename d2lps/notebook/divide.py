@@ -2,7 +2,7 @@
 
 from d2lps.messages import text
 from d2lps.notebook.hand import Hand
-from d2lps.scaling import GPUS, Choice, Layout, ScalingError, kept, step
+from d2lps.scaling import GPUS, Layout, Prediction, ScalingError, kept, step
 from d2lps.scaling.layout import check
 from d2lps.scaling.models import known
 from d2lps.scaling.transformer import Transformer, require_divides
@@ -14,7 +14,7 @@ from d2lps.view.drawing.theme import STYLE
 CUTS = (1, 2, 4, 8, 16)
 FULL = 1.45  # the height of the picture, in vessels: what overflows has this much room
 PARTS = {  # of a step → what its time is counted as
-    "computing": ("matrices", "reading", "update"),
+    "computing": ("matrices", "attention", "reading", "starts", "update"),
     "messages": ("tensor", "context", "pipeline", "data"),
     "bubble": ("bubble",),
 }
@@ -43,9 +43,9 @@ def divide(
 
     Example:
         >>> divide("gpt-39.1b", 64, (16, 64))
-        <divide: 8 · 4 · 2, 16.34 GB, 1.21 s>
+        <divide: 8 · 4 · 2, 16.34 GB, 1.243 s>
         >>> divide("gpt-39.1b", 64, (16, 64), t=16)
-        <divide: 16 · 4 · 1, 11.99 GB, 3.577 s>
+        <divide: 16 · 4 · 1, 11.99 GB, 3.77 s>
     """
     for name, cut in (("t", t), ("p", p)):
         if cut not in CUTS:
@@ -57,8 +57,8 @@ class Division(Hand):
     """The result of :func:`divide`.
 
     Attributes:
-        choices (dict of (int, int, int) to Choice or ScalingError): t, p and the batch → the division, or why there is
-            none.
+        choices (dict of (int, int, int) to Prediction or ScalingError): t, p and the batch → the division, or why there
+            is none.
     """
 
     def __init__(self, model: Transformer, gpus: int, batches: tuple[int, ...], gpu: str, t: int, p: int):
@@ -67,12 +67,12 @@ class Division(Hand):
         super().__init__()
 
     @property
-    def choices(self) -> "dict[tuple[int, int, int], Choice | ScalingError]":
+    def choices(self) -> "dict[tuple[int, int, int], Prediction | ScalingError]":
         """All positions of the sliders, with errors in the language in force."""
         positions = [(t, p, batch) for t in CUTS for p in CUTS for batch in self._batches]
         return {position: self._chosen(*position) for position in positions}
 
-    def _chosen(self, t: int, p: int, batch: int) -> "Choice | ScalingError":
+    def _chosen(self, t: int, p: int, batch: int) -> "Prediction | ScalingError":
         d = self._gpus // (t * p)
         try:
             if not d:
@@ -84,7 +84,7 @@ class Division(Hand):
             check(self._model, layout)
         except ScalingError as error:
             return error
-        return Choice(self._model, self._gpu, layout, "", step(self._model, layout, self._gpu))
+        return Prediction(self._model, self._gpu, layout, step(self._model, layout, self._gpu))
 
     def content(self) -> dict:
         """Return the words, and what is shown for each position of the sliders."""
@@ -114,7 +114,7 @@ class Division(Hand):
             },
         }
 
-    def _entry(self, position: tuple[int, int, int], choice: "Choice | ScalingError", longest: float) -> dict:
+    def _entry(self, position: tuple[int, int, int], choice: "Prediction | ScalingError", longest: float) -> dict:
         """Return what is shown for one position."""
         d, over = divmod(self._gpus, position[0] * position[1])
         entry = {"d": d or 1, "rest": "" if over else text("divide.rest", gpus=self._gpus, d=d)}
@@ -137,7 +137,7 @@ class Division(Hand):
             ),
         }
 
-    def _said(self, choice: Choice) -> str:
+    def _said(self, choice: Prediction) -> str:
         size, (low, high) = sum(layers(choice).values()), choice.seconds
         named = {
             "cut": " · ".join(map(str, choice.layout[:3])),
@@ -186,7 +186,7 @@ class Division(Hand):
         return f"<divide: {' · '.join(map(str, choice.layout[:3]))}, {size}, {show_seconds(choice.duration)}>"
 
 
-def layers(choice: Choice) -> dict[str, float]:
+def layers(choice: Prediction) -> dict[str, float]:
     """Return the bytes of a GPU: weights, gradients, optimizer and activations."""
     lines = kept(choice.model, choice.layout)
     return {name: lines[name] for name in STATE} | {
@@ -194,7 +194,7 @@ def layers(choice: Choice) -> dict[str, float]:
     }
 
 
-def parts(choice: Choice) -> dict[str, float]:
+def parts(choice: Prediction) -> dict[str, float]:
     """Return the seconds of a step: computing, messages and bubble."""
     return {name: sum(choice.parts[each] for each in of) for name, of in PARTS.items()}
 

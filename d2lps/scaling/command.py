@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from d2lps.messages import LANGUAGES, speak, text, why
-from d2lps.scaling.choosing import Choice, parallelize
+from d2lps.scaling.choosing import parallelize
+from d2lps.scaling.gpu import GPUS, Gpu
 from d2lps.scaling.layout import Layout
 from d2lps.scaling.models import MODELS, from_config, read
-from d2lps.scaling.speed import GPUS, Gpu
+from d2lps.scaling.prediction import HABITS, Prediction, predict_step
 from d2lps.scaling.transformer import ScalingError
 from d2lps.schedule import interleaved, one_f_one_b, pipeline
 from d2lps.simulate import cost
@@ -20,11 +21,15 @@ from d2lps.units import Bandwidth, UnitError, bandwidth, meant_size, seconds
 
 OWN = '{"peak": 989e12, "memory": 80e9, "reading": 3.35e12, "inside": 450e9, "outside": 50e9, "fp8": 1979e12}'
 UNITS = {"memory": "80 GB", "network": "400 Gbit/s"}  # an example of each
+OWN_OPTIONS = ("trace", "config", "json", "layout", "keep_results")  # of the command alone
 MOST_STAGES, MOST_TASKS = 16, 4096  # of a trace, so that it can be read
 
 
 def main(arguments: list[str]) -> int:
-    """Print the layout that :func:`d2lps.parallelize` chooses; 1 if there is none, or its trace cannot be written."""
+    """Print a layout and its prediction: yours, or the one that :func:`d2lps.parallelize` chooses.
+
+    Returns 1 if there is none, or its trace cannot be written.
+    """
     parser = argparse.ArgumentParser(prog="python -m d2lps parallelize", description=__doc__.partition(": ")[2])
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", help=" ".join(MODELS))
@@ -38,8 +43,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--pipeline", type=_count, help="stages; chosen if left out")
     parser.add_argument("--context", type=_count, help="tokens of a sequence; those of the model if left out")
     parser.add_argument("--network", help='a GPU\'s rate to other machines, such as "400 Gbit/s"')
-    parser.add_argument("--precision", choices=("bf16", "fp8", "mixed"), default="bf16", help="mixed: 16-bit gradients")
+    parser.add_argument(
+        "--precision", choices=("bf16", "fp8", "mixed", "fp8-mixed"), default="bf16", help="mixed: 16-bit gradients"
+    )
     parser.add_argument("--fused-swiglu", action="store_true", help="save two vectors per perceptron, as xFormers does")
+    parser.add_argument("--like", metavar="FRAMEWORK", help=f"{' '.join(HABITS)}: its habits are the defaults")
+    parser.add_argument("--room", type=_number, help="share of the memory that may be used; 0.9, or 0.97 with --like")
+    parser.add_argument("--keep-results", action="store_true", help="stages keep what they have sent")
+    parser.add_argument("--layout", help="predict this layout, such as t8.p4.v3.b1.z1.none, instead of choosing one")
     parser.add_argument("--measured", metavar="LAYOUT=SECONDS", help="a measured step, such as t8.p4.v3=21.5")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--language", choices=LANGUAGES, default="en")
@@ -47,7 +58,10 @@ def main(arguments: list[str]) -> int:
         "--trace", type=Path, metavar="FILE", help="write the pipeline for Perfetto or chrome://tracing"
     )
     options = vars(parser.parse_args(arguments))
-    file, config, as_json = (options.pop(name) for name in ("trace", "config", "json"))
+    file, config, as_json, layout, keep = (options.pop(name) for name in OWN_OPTIONS)
+    # What is not asked for is the framework's habit.
+    options["fused_swiglu"] = options["fused_swiglu"] or None
+    options["freed"] = False if keep else None
     speak(options.pop("language"))
     try:
         for unit, convert in (("memory", meant_size), ("network", bandwidth)):
@@ -63,7 +77,7 @@ def main(arguments: list[str]) -> int:
                 raise ScalingError(text("scaling.one-of", name=name, value=value, known=", ".join(known), own=own))
         if options["measured"]:
             options["measured"] = _measured(options["measured"])
-        choice = parallelize(**options)
+        choice = _of_layout(layout, options) if layout else parallelize(**options)
     except UnitError:
         print(text("scaling.unit", name=unit, value=options[unit], example=UNITS[unit]), file=sys.stderr)
         return 1
@@ -72,8 +86,24 @@ def main(arguments: list[str]) -> int:
         spelled = re.sub(rf"(?<!× )\b({names})(?= =)", lambda name: f"--{name[1].replace('_', '-')}", str(error))
         print(spelled, file=sys.stderr)
         return 1
-    print(json.dumps(choice.as_json()) if as_json else choice)
+    print(json.dumps(choice.as_json(), ensure_ascii=False) if as_json else choice)
     return _write(choice, file) if file else 0
+
+
+def _of_layout(layout: str, options: dict) -> Prediction:
+    """Return the prediction of a layout; its own letters, not options, say how it divides."""
+    given = {name: options.pop(name) for name in ("tensor", "pipeline", "measured")}
+    if given["measured"]:
+        layout, given["measured"] = given["measured"]
+    return predict_step(layout=layout, measured=given["measured"], **options)
+
+
+def _number(value: str) -> "float | str":
+    """Return a number, or what is none: parallelize refuses it in the reader's language."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def _count(value: str) -> "int | str":
@@ -99,7 +129,7 @@ def _own_gpu(file: Path) -> Gpu:
     raise ScalingError(text("scaling.own-gpu", file=file, example=OWN))
 
 
-def _write(choice: Choice, file: Path) -> int:
+def _write(choice: Prediction, file: Path) -> int:
     try:
         file.write_text(trace_of(choice).to_chrome(), encoding="utf-8")
     except OSError as error:
@@ -119,7 +149,7 @@ def _shown(layout: Layout) -> tuple[int, int]:
     return stages, batches if layout.chunks == 1 else batches // stages * stages
 
 
-def trace_of(choice: Choice) -> Trace:
+def trace_of(choice: Prediction) -> Trace:
     """Return the predicted trace of a replica's pipeline, one GPU per stage.
 
     A trace has 16 stages and 4096 tasks at most: of a longer pipeline it shows the first micro-batches.
@@ -127,7 +157,7 @@ def trace_of(choice: Choice) -> Trace:
     layout = choice.layout
     stages, micro = _shown(layout)
     table = one_f_one_b(stages, micro) if layout.chunks == 1 else interleaved(stages, micro, layout.chunks)
-    compute = sum(choice.parts[name] for name in ("matrices", "reading", "tensor", "context", "experts"))
+    compute = sum(choice.parts[name] for name in IN_A_STAGE)
     forward = compute / layout.batches / layout.chunks / (4 if layout.recompute == "full" else 3)
     backward = (3 if layout.recompute == "full" else 2) * forward
     saved = sum(item.predicted for item in choice.memory.items if item.name in ACTIVATIONS and item.predicted)
@@ -140,4 +170,5 @@ def trace_of(choice: Choice) -> Trace:
     return cost.shared(schedule, Topology("pipeline", dict.fromkeys(nodes, "gpu"), links))
 
 
+IN_A_STAGE = ("matrices", "attention", "reading", "starts", "tensor", "context", "experts")
 ACTIVATIONS = ("normalization", "attention", "scores", "perceptron", "dropout", "inputs")

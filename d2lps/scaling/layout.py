@@ -7,7 +7,15 @@ from d2lps.messages import text
 from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, held, require_count, require_divides
 
 # Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight in the first three).
-PRECISION = {"mixed": (2, 2, 12), "bf16": (2, 4, 12), "fp8": (2, 4, 12), "float32": (4, 4, 8), "pure-bf16": (2, 2, 4)}
+PRECISION = {
+    "mixed": (2, 2, 12),
+    "bf16": (2, 4, 12),
+    "fp8": (2, 4, 12),
+    "fp8-mixed": (2, 2, 12),
+    "float32": (4, 4, 8),
+    "pure-bf16": (2, 2, 4),
+}
+NARROW = ("fp8", "fp8-mixed")  # in which the layers' matrices have 8 bits
 STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage that divides each
 LETTERS = dict(t="tensor", p="pipeline", c="context", e="expert", d="data", v="chunks", b="micro", z="stage")
 
@@ -24,7 +32,7 @@ class Layout(NamedTuple):
         sequence: Whether the GPUs that share matrices also divide the activations between these.
         context: GPUs that share the tokens of a sequence.
         overlap: Whether gradients are sent while others are being computed.
-        expert: Of the t · c · d GPUs with the same layers, those over which the experts are divided, t · expert in all.
+        expert: Of the t · c · d GPUs with the same layers, those over which the experts are divided, each whole.
         fused_swiglu: As for :meth:`Transformer.activations`.
         freed: Whether a stage of a pipeline frees its result as soon as that is sent.
     """
@@ -71,19 +79,31 @@ class Layout(NamedTuple):
         return self.data * self.micro * self.batches
 
 
-def read(short: str, gpus: int, batch: int) -> Layout:
-    """Return the layout of a short form, with the replicas and micro-batches that GPUs and batch leave to it."""
+def flops_per_gpu(model: Transformer, layout: Layout, recompute: str = "none") -> float:
+    """Return the FLOPs of a training step on one GPU, with recomputation if it is to count."""
+    return layout.sequences * model.context * model.flops_per_token(recompute) / layout.gpus
+
+
+def sizes_of(short: str) -> Layout:
+    """Return the layout of a short form, with the sizes that it names."""
     *letters, last = short.split(".")
     recompute = last if last in RECOMPUTE else "none"
     letters += [] if last in RECOMPUTE else [last]
-    sizes = {part[:1]: int(part[1:]) for part in letters if part[1:].isdecimal() and int(part[1:])}
-    if len(sizes) < len(letters) or not sizes.keys() <= LETTERS.keys():
+    sizes = {part[:1]: int(part[1:]) for part in letters if part[1:].isdecimal()}
+    zeros = {letter for letter, size in sizes.items() if not size and letter != "z"}
+    if len(sizes) < len(letters) or zeros or not sizes.keys() <= LETTERS.keys():
         raise ScalingError(text("scaling.short", layout=short))
     fields: dict[str, Any] = {"stage": 1} | {LETTERS[letter]: count for letter, count in sizes.items()}
-    layout = Layout(**fields, recompute=recompute)
-    layout = layout._replace(data=gpus * layout.data // layout.gpus)
-    layout = layout._replace(batches=batch // (layout.data * layout.micro))
-    if layout.gpus != gpus or layout.sequences != batch or fields.get("data", layout.data) != layout.data:
+    return Layout(**fields, recompute=recompute)
+
+
+def read(short: str, gpus: int, batch: int) -> Layout:
+    """Return the layout of a short form, with the replicas and micro-batches that GPUs and batch leave to it."""
+    named = sizes_of(short)
+    layout = named._replace(data=gpus * named.data // named.gpus)
+    layout = layout._replace(batches=batch // max(1, layout.data * layout.micro))
+    told = any(part[:1] == "d" for part in short.split("."))
+    if layout.gpus != gpus or layout.sequences != batch or (told and named.data != layout.data):
         raise ScalingError(text("scaling.other-size", layout=short, gpus=gpus, batch=batch))
     return layout
 
@@ -106,7 +126,7 @@ def check(model: Transformer | None, layout: Layout) -> None:
     require_divides("tensor", layout.tensor, "groups", model.groups)
     require_divides("context", layout.context, "context", model.context)
     require_divides("expert", layout.expert, "experts", model.experts or 1)
-    require_divides("expert", layout.expert, "data × context", layout.sharers)
+    require_divides("expert", layout.expert, "tensor × context × data", layout.tensor * layout.sharers)
     parts = layout.pipeline * layout.chunks
     if not layers_in(model, parts):
         require_divides("pipeline × chunks", parts, "layers", model.layers)
@@ -130,8 +150,8 @@ def kept(
     Args:
         model, layout: The model and its division.
         precision: ``"mixed"`` (16 bits and a float32 copy of the weights), ``"bf16"`` (mixed, with gradients in
-            float32, as Megatron-LM and Llama 3), ``"fp8"`` (kept as bf16), ``"float32"`` or ``"pure-bf16"``, all with
-            Adam.
+            float32, as Megatron-LM and Llama 3), ``"fp8"`` (kept as bf16), ``"fp8-mixed"`` (kept as mixed),
+            ``"float32"`` or ``"pure-bf16"``, all with Adam.
         tokens, precise: As for :meth:`Transformer.activations`.
 
     Returns:
@@ -146,7 +166,7 @@ def kept(
     outside, experts = held(model, model.layers if p == 1 else layers)
     items = states((outside + ends) / t, layout, precision)
     if experts:
-        own = states(experts / t / layout.expert, layout, precision, layout.sharers // layout.expert)
+        own = states(experts / layout.expert, layout, precision, t * layout.sharers // layout.expert)
         items = {name: size + own[name] for name, size in items.items()}
     fused, shared = layout.fused_swiglu, layout.sequence
     saving = partial(model.activations, layout.micro, t, shared, tokens=s, precise=precise, fused_swiglu=fused)
@@ -164,7 +184,7 @@ def kept(
     items["output"] = layout.micro * s * outputs
     if layout.stage == 3:  # the layer that is being computed, and the next one
         outside, experts = held(model, 1)
-        items["gathered"] = 2 * element * (outside + experts / layout.expert) / t
+        items["gathered"] = 2 * element * (outside / t + experts / layout.expert)
     return items
 
 
@@ -180,7 +200,8 @@ def owned(model: Transformer, layout: Layout) -> list[tuple[float, int]]:
     outside, experts = held(model, model.layers)
     cut = layout.tensor * layout.pipeline
     both = [((outside + model.end_parameters) / cut, layout.sharers)]
-    return both + ([(experts / cut / layout.expert, layout.sharers // layout.expert)] if experts else [])
+    own = layout.pipeline * layout.expert
+    return both + ([(experts / own, layout.tensor * layout.sharers // layout.expert)] if experts else [])
 
 
 def exchanged(model: Transformer, layout: Layout, precision: str = "mixed") -> list[float]:

@@ -204,14 +204,41 @@ def held(model: Transformer, layers: int) -> tuple[int, int]:
     return outside, mixed * perceptron(model, model.experts * model.narrow)
 
 
-def flops_of(model: Transformer, recompute: str = "none") -> tuple[int, int]:
-    """Return the FLOPs per token in two parts: those of the layers' matrices, and scores and head."""
+def flops_of(model: Transformer, recompute: str = "none") -> tuple[int, int, int]:
+    """Return the FLOPs per token in three parts: those of the layers' matrices, of the scores, and of the head."""
     mixed = model.layers - model.dense if model.experts else 0
     matrices = model.layers * model.attention_matrices + (model.layers - mixed) * perceptron(model, model.hidden)
     matrices += mixed * (model.width * model.experts + perceptron(model, (model.chosen + model.shared) * model.narrow))
     scores = 2 * (2 * model.inner + model.rotated) * model.context // (2 if model.fused else 1)
     passes = {"none": (3, 3), "selective": (3, 4), "full": (4, 4)}[recompute]
-    return passes[0] * 2 * matrices, model.layers * passes[1] * scores + 6 * model.vocabulary * model.width
+    return passes[0] * 2 * matrices, model.layers * passes[1] * scores, 6 * model.vocabulary * model.width
+
+
+def products(model: Transformer, tensor: int = 1, expert: int = 1) -> list[tuple[float, float, float, float]]:
+    """Return the products of matrices of a GPU in a layer: rows per token, the inner size, columns, and how many.
+
+    Args:
+        model: The model; of its layers one with experts, if it has such.
+        tensor, expert: GPUs that share each matrix outside experts, and those over which the experts are divided.
+    """
+    h, inner = model.width, model.inner / tensor
+    made: list[tuple[float, float, float, float]]
+    if model.latent:
+        query, key, turned = model.latent
+        wide = inner + model.rotated / tensor
+        made = [(1, h, query, 1), (1, query, wide, 1)] if query else [(1, h, wide, 1)]
+        made += [(1, h, key + turned, 1), (1, key, 2 * inner, 1), (1, inner, h, 1)]
+    else:
+        made = [(1, h, inner + 2 * model.keys / tensor, 1), (1, inner, h, 1)]
+    hidden = model.shared * model.narrow / tensor if model.experts else model.hidden / tensor
+    up = 2 if model.gated else 1
+    if hidden:
+        made += [(1, h, up * hidden, 1), (1, hidden, h, 1)]
+    if model.experts:  # those of a GPU get its share of the tokens of all GPUs
+        count = model.experts / expert
+        rows = model.chosen / tensor / count
+        made += [(rows, h, up * model.narrow, count), (rows, model.narrow, h, count), (1 / tensor, h, model.experts, 1)]
+    return made
 
 
 def require_count(name: str, value: object) -> None:

@@ -11,6 +11,7 @@ from d2lps.topology.nvidia import FAR, HOST, NVLINKS, SWITCHES, Host, TopoMatrix
 from d2lps.units import Bandwidth
 
 INSIDE, ACROSS = 1.7e-6, 7e-6  # seconds of a link of a host and of the network: half of NCCL's tuning.cc
+PROTOCOL = 370 / 450  # of an NVLink's rate that NCCL's protocol leaves: a maintainer of NCCL in nccl-tests, issue 212
 NVSWITCH = "0x068000"  # the PCI class of the switch to which an NVLink leads
 VERSIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}  # 10⁹ transfers per second of a lane → version of PCIe
 

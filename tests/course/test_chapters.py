@@ -711,18 +711,20 @@ def test_the_numbers_of_chapter_13(executed):
     assert book.revealed("unbalanced") == pytest.approx([2, 18.8], rel=1e-3)
     assert [row[5:] for row in book.rows("unbalanced-table")[1:]][1] == ["2.00 ×", "1.311 µs", "18.8%"]
     errors = [[float(each.rstrip("%")) for each in row[-2:]] for row in book.rows("published")[-10:]]
-    assert max(abs(off) for off, _ in errors) == 8.3 and sum(abs(off) for off, _ in errors) / 9 < 5
-    assert min(plain for _, plain in errors) == -27.5
+    assert max(abs(off) for off, _ in errors) == 4.0 and sum(abs(off) for off, _ in errors) / 9 < 1.7
+    assert min(plain for _, plain in errors) == -26.0
     assert book.rows("best-of-64") == [
-        ["8 · 4 · 2", "v = 1", "micro = 1", "selective", "1.21 s"],
-        ["8 · 2 · 4", "v = 12", "micro = 2", "none", "964.8 ms"],
-        ["8 · 4 · 2", "v = 12", "micro = 2", "none", "925.2 ms"],
+        ["8 · 4 · 2", "v = 1", "micro = 1", "selective", "1.243 s"],
+        ["4 · 8 · 2", "v = 6", "micro = 1", "none", "967.5 ms"],
+        ["8 · 4 · 2", "v = 12", "micro = 2", "none", "929.6 ms"],
     ]
     ranges = {
         row[0]: [float(each.rstrip("%")) for each in row[-1].split(" … ")] for row in book.rows("more-published")[1:]
     }
-    assert len(ranges) == 17 and min(each[-1] for each in ranges.values()) == -15.4
-    assert [each[-1] for name, each in ranges.items() if len(each) == 2][:3] == [17.4, 5.7, -1.4]
+    assert len(ranges) == 17 and sorted(each[-1] for each in ranges.values())[::16] == [-12.3, 26.6]
+    assert min(each[0] for each in ranges.values() if len(each) == 1) == -9.6
+    assert book.lines("other-sources")[-1] == "1.1702 205 247"
+    assert sum(int(line.split()[-3]) for line in book.lines("other-sources")[:-1]) == 205
     code = [cell for cell in book.cells.values() if cell.cell_type == "code"]
     unfolded = [re.sub("(?s)<details>.*?</details>", "", book.page(cell.id)) for cell in code]
     tables = [cell.id for cell, html in zip(code, unfolded, strict=True) if "<table" in html]
@@ -730,27 +732,27 @@ def test_the_numbers_of_chapter_13(executed):
     charts = [cell.id for cell, html in zip(code, unfolded, strict=True) if "d2-chart" in html]
     assert charts == "gpt3-activations wires some-layouts published more-published llama llama-memory".split()
     room = [re.findall(r"[-+][\d.]+", row[2]) for row in book.rows("more-published")[1:]]
-    assert all(float(low) <= 0.05 and float(high) >= -0.05 for low, high in room)  # it holds the published speed
+    held = [float(low) <= 0.05 and float(high) >= -0.05 for low, high in room]
+    assert held.count(False) == 1 and not held[8]  # all but the smallest model on H100
     same = book.rows("same-recomputation")
-    assert [row[2] for row in same] == ["full", "none"] * 2 and same[1][3] == "76.38 GB"
+    assert [row[3] for row in same] == ["full", "none"] * 2 and same[1][4] == "76.38 GB"
     assert book.shown("llama-memory").split("\n")[:2] == ["104.3 GB", "76.38 GB"]
     assert ">76.38 GB<" in book.page("llama-memory").replace("\u00a0", " ")
     times = [float(row[-1].split()[0]) for row in same]
-    assert [times[1] / times[0], times[3] / times[1]] == pytest.approx([0.763, 1.091], abs=5e-4)
-    assert book.shown("choose").split("\n")[1] == "22.05 s" and [row[-2:] for row in book.rows("wires")[-3::2]] == [
+    assert [times[1] / times[0], times[3] / times[1]] == pytest.approx([0.766, 1.012], abs=5e-4)
+    assert book.shown("choose").split("\n")[1] == "21.71 s" and [row[-2:] for row in book.rows("wires")[-3::2]] == [
         ["657.7 ms", "5.919 s"],
         ["41.95 ms", "377.5 ms"],
     ]
     for gpus, published in (("8192", 430), ("16384", 400)):
         speeds = [float(row[-1]) for row in book.rows("llama")[1:] if row[0] == gpus]
-        assert min(speeds) < published < max(speeds)
+        assert min(speeds) < published == pytest.approx(max(speeds), rel=0.01)
     assert float(book.shown("choose").split()[0]) < 10 and "394 GB" in book.shown("too-large")
     newest = json.loads(max((ROOT / "benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
     speeds = [each for each in newest["figures"] if each["what"].startswith("P22")]
-    assert len(speeds) == 3 and all(abs(each["ratio"] - 1) < 0.09 for each in speeds)
-    assert [row[2:] for row in book.rows("real-gpu")[-3:]] == [
-        [f"{each['ratio']:.3f}", f"{each['share of the peak']:.0%}"] for each in speeds
-    ]
+    shown = book.rows("real-gpu")[-3:]
+    assert len(speeds) == 3 and all(0 < float(row[2]) - 1 < 0.11 for row in shown)
+    assert [row[3] for row in shown] == [f"{each['share of the peak']:.0%}" for each in speeds]
 
 
 def test_the_numbers_of_chapter_14(executed):
@@ -779,11 +781,11 @@ def test_the_numbers_of_chapter_14(executed):
     assert book.shown("hide-table").startswith("6667 13333\n")
     assert [row[2] for row in book.rows("hide-table")[-4:]] == ["2593", "23340", "162", "1459"]
     assert [row[2:] for row in book.rows("ledger")[1:]] == [
-        ["1", "82.21 GB", "113.3 GB", "33"],
-        ["16", "1.315 TB", "1.346 TB", "275"],
-        ["16", "82.21 GB", "97.4 GB", "257"],
+        ["1", "82.21 GB", "113.3 GB", "32"],
+        ["16", "1.315 TB", "1.346 TB", "261"],
+        ["16", "82.21 GB", "97.4 GB", "240"],
     ]
     speeds = {row[0]: float(row[-1]) for row in book.rows("speed")[1:]}
-    assert speeds["2"] < 380 < speeds["4"]
+    assert speeds["4"] < 380 < speeds["8"]
     sizes = {row[0]: float(row[2].split()[0]) for row in book.rows("sent")[1:] if row[2].endswith("GB")}
     assert sizes["CP"] / sizes["TP"] == pytest.approx(0.08, abs=0.005)

@@ -19,12 +19,12 @@ import d2lps
 HOME, COURSE = Path(d2lps.__file__).parent, Path(course.__file__).parent
 PUBLIC = (
     "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Transformer "
-    "Update aggregate_at all_gather all_to_all bandwidth bidirectional_ring broadcast bruck bubbles calibrate check "
-    "check_exercise cluster compare cost course_map d2l dgx1_v100 divide double_tree doubling draw edit explore "
-    "fold gather halving halving_doubling hierarchical in_switch kvstore leaf_spine machines memory naive_ring "
-    "nvswitch one_memory opening parallelize pcie_server predict progress rail_rings rail_wise rails ranks recorded "
-    "recursive_doubling reduce reduce_scatter ring rings run scatter sharded solution source speak story table "
-    "this_host together tradeoff tree two_rings watch wires"
+    "Update aggregate_at all_gather all_to_all bandwidth bidirectional_ring broadcast bruck bubbles calibrate "
+    "check check_exercise cluster compare cost course_map d2l dgx1_v100 divide double_tree doubling draw edit "
+    "explore fold gather halving halving_doubling hierarchical in_switch kvstore leaf_spine machines memory "
+    "naive_ring nvswitch one_memory opening parallelize pcie_server predict predict_step progress rail_rings "
+    "rail_wise rails ranks recorded recursive_doubling reduce reduce_scatter ring rings run scatter sharded "
+    "solution source speak story table this_host together tradeoff tree two_rings watch wires"
 ).split()
 PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 

@@ -10,10 +10,11 @@ import pytest
 from d2lps import memory, parallelize
 from d2lps.__main__ import main
 from d2lps.messages import LANGUAGES, speak
-from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, error, kept, sent, step
+from d2lps.scaling import GPUS, LLAMA3, MODELS, Layout, ScalingError, calibrate, error, kept, sent, step
 from d2lps.scaling.choosing import _layouts
 from d2lps.scaling.models import from_config, read
-from d2lps.scaling.speed import DEEPSEEK as RUN
+from d2lps.scaling.runs import DEEPSEEK as RUN
+from d2lps.scaling.transformer import flops_of
 
 CONFIGS = Path(__file__).parent / "configs"
 DEEPSEEK, MIXTRAL, LLAMA = MODELS["deepseek-v3"], MODELS["mixtral-8x7b"], MODELS["llama3-405b"]
@@ -112,7 +113,7 @@ def test_all_to_alls_carry_the_tokens_of_the_chosen_experts():
     assert sent(MIXTRAL, Layout(data=8))["experts"] == sent(LLAMA, Layout(data=8))["experts"] == 0
     many = replace(MIXTRAL, experts=32)
     parts = [step(many, Layout(data=n, expert=n), GPUS["h100"])["experts"] for n in (8, 32)]
-    assert parts[1] / parts[0] == pytest.approx(450 / 50 * (24 / 32) / (7 / 8))  # 24 of 32 parts leave the node
+    assert parts[1] / parts[0] == pytest.approx(370 / 50 * (24 / 32) / (7 / 8))  # 24 of 32 parts leave the node
 
 
 def test_the_published_step_of_deepseek_lies_between_hidden_and_shown_all_to_alls():
@@ -120,14 +121,7 @@ def test_the_published_step_of_deepseek_lies_between_hidden_and_shown_all_to_all
     parts = step(DEEPSEEK, RUN.layout, RUN.gpu, precision="fp8")
     hidden = sum(parts.values()) - parts["experts"] * (1 + 15 / 120)
     assert hidden < published < sum(parts.values())
-    assert error(RUN)[0] == pytest.approx(published / sum(parts.values()) - 1) == pytest.approx(-0.249, abs=1e-3)
-
-
-def test_the_interval_of_a_model_with_experts_includes_the_published_step():
-    choice = parallelize("mixtral-8x7b", 64, gpu="h100")
-    assert choice.seconds[1] / choice.duration == pytest.approx(1 / (1 + error(RUN)[0]))
-    assert "deepseek-v3, n = 2048" in choice.doubt and "24.9%" in choice.doubt
-    assert "gpt-1008b" in parallelize("llama3-70b", 64, gpu="mi300x").doubt
+    assert error(RUN)[0] == pytest.approx(published / sum(parts.values()) - 1) == pytest.approx(-0.302, abs=1e-3)
 
 
 def test_gradients_in_32_bits_are_sent_as_such():
@@ -139,19 +133,20 @@ def test_gradients_in_32_bits_are_sent_as_such():
 def test_the_second_gather_is_hidden_behind_products_and_shows_beyond():
     model, gpu = MODELS["gpt-39.1b"], GPUS["a100"]
     with_it, without = (step(model, Layout(tensor=8, sequence=s), gpu)["tensor"] for s in (True, False))
-    assert with_it == pytest.approx(without)
+    assert with_it - without == pytest.approx(2 * 48 * 7 * 2 * 1.7e-6)  # two more messages per layer begin
     slow = gpu._replace(inside=1e9)
     with_it, without = (step(model, Layout(tensor=8, sequence=s), slow)["tensor"] for s in (True, False))
     weights = (with_it - without * 10 / 8) * -1
-    assert 0 < weights == pytest.approx(2 * 2048 * 48 * 12 * 8192**2 / 8 / (0.590 * 312e12), rel=1e-3)
+    assert 0 < weights == pytest.approx(2 * 2048 * 48 * 12 * 8192**2 / 8 / (calibrate() * gpu.products), rel=1e-3)
 
 
 def test_only_matrices_of_layers_are_faster_in_8_bits():
     gpu, layout = GPUS["h100"], Layout(8, 16, 128, 1, 1, 16)
-    wide, narrow = (step(LLAMA, layout, gpu, 0.5, precision=precision)["matrices"] for precision in ("bf16", "fp8"))
-    scores = 3 * 2 * 126 * 2 * 16384 * 8192 / 2 + 6 * 128256 * 16384
-    others = 16 * 8192 * scores / 128 / (0.5 * 989e12)
-    assert (wide - others) / (narrow - others) == pytest.approx(1979 / 989)
+    wide, narrow = (step(LLAMA, layout, gpu, 0.5, precision=precision) for precision in ("bf16", "fp8"))
+    in_layers = 16 * 8192 * flops_of(LLAMA)[0] / 128
+    saved = in_layers / 0.5 * (1 / 794.5e12 - 1 / 1402.6e12)
+    assert wide["matrices"] - narrow["matrices"] == pytest.approx(saved, rel=1e-9)
+    assert wide["attention"] == narrow["attention"]
     with pytest.raises(ScalingError, match="8-bit"):
         parallelize("llama3-8b", 8, precision="fp8", gpu="a100")
 
@@ -196,8 +191,8 @@ def test_the_list_has_the_fastest_layout_of_each_shape(model, gpus, gpu, batch):
     assert choice.shapes == len(fastest) and choice.ranked[0][0] == choice.layout
     first = fastest.pop(SHAPE(choice.layout))
     assert times[1:] == sorted(fastest.values())[:4] and first <= times[0] <= 1.01 * first
-    alike = choice.seconds[1] / choice.duration
-    near = [time for time in [first, *fastest.values()] if time <= min(first, times[1]) * alike ** (1 / 3)]
+    alike = choice.spread.near
+    near = [time for time in [first, *fastest.values()] if time <= min(first, times[1]) * alike]
     assert choice.alike == len(near) and first in near
 
 
@@ -209,25 +204,21 @@ def test_the_simplest_of_equal_layouts_comes_first():
 
 def test_a_measured_step_calibrates():
     plain = parallelize("llama3-70b", 128, gpu="h100", batch=256)
-    short = str(plain.layout)
-    assert short == "t8.p2.d8.v2.b1.z1.none"
-    slower = parallelize("llama3-70b", 128, gpu="h100", batch=256, measured=(short, 1.2 * plain.duration))
-    parts = next(parts for layout, parts, _ in slower.ranked if layout[:3] == plain.layout[:3])
-    assert sum(parts.values()) == pytest.approx(1.2 * plain.duration, rel=0.01)
+    slower = parallelize("llama3-70b", 128, gpu="h100", batch=256, measured=(str(plain.layout), 1.2 * plain.duration))
+    parts = next(parts for layout, parts, _ in slower.ranked if layout == plain.layout)
+    assert sum(parts.values()) == pytest.approx(1.2 * plain.duration, rel=1e-6)
     widths = [choice.seconds[1] / choice.duration for choice in (plain, slower)]
     assert widths[1] == pytest.approx(widths[0] ** (1 / 3))
 
 
-@pytest.mark.parametrize(
-    "short, took, count", [("t8.p16.d1.v1.b1.z1.full", 25.0, 6), ("t8.p2.d8.v2.b1.z1.none", 17.6, 5)]
-)
-def test_the_measured_layout_is_in_the_list_even_if_it_does_not_rank(short, took, count):
-    choice = parallelize("llama3-70b", 128, gpu="h100", batch=256, measured=(short, took))
+@pytest.mark.parametrize("short", ["t8.p16.d1.v1.b1.z1.full", "t4.p16.d2.v1.b1.z1.none"])
+def test_the_measured_layout_comes_first_in_the_list(short):
+    choice = parallelize("llama3-70b", 128, gpu="h100", batch=256, measured=(short, 25.0))
     (own,) = [row for row in choice.ranked if str(row[0]) == short]
-    assert len(choice.ranked) == count and sum(own[1].values()) == pytest.approx(took, rel=1e-6)
+    assert own == choice.ranked[0] and sum(own[1].values()) == pytest.approx(25.0, rel=1e-6)
     assert own[2] == sum(kept(MODELS["llama3-70b"], own[0], "bf16").values())
     (line,) = [line for line in str(choice).splitlines() if line.startswith(short)]
-    assert line.split()[1:3] == [f"{took:g}", "s"]
+    assert line.split()[1:3] == ["25", "s"]
 
 
 @pytest.mark.parametrize(
@@ -247,14 +238,14 @@ def test_a_layout_that_cannot_be_made_has_no_seconds(layout, words):
 @pytest.mark.parametrize(
     "measured, words",
     [
-        (("t8.p2", 1.0), "cannot take 1.0 s: at the full peak a step takes 22"),
+        (("t8.p2", 1.0), "cannot take 1.0 s: with products at the fastest measured rate a step takes 30"),
         (("t8.p3", 30.0), "t8.p3 cannot divide 512 sequences over 128 GPUs"),
         (("t8.p2.d4", 30.0), "t8.p2.d4 cannot divide"),
-        (("t8.p2.t8", 30.0), "t8.p2.t8 is no measured layout"),
-        (("t8.x2", 30.0), "t8.x2 is no measured layout"),
-        (("t8.p", 30.0), "t8.p is no measured layout"),
-        (("", 30.0), " is no measured layout"),
-        (("t0", 30.0), "t0 is no measured layout"),
+        (("t8.p2.t8", 30.0), "t8.p2.t8 is no layout"),
+        (("t8.x2", 30.0), "t8.x2 is no layout"),
+        (("t8.p", 30.0), "t8.p is no layout"),
+        (("", 30.0), " is no layout"),
+        (("t0", 30.0), "t0 is no layout"),
     ],
 )
 def test_measured_steps_that_are_refused(measured, words):
@@ -271,8 +262,9 @@ def test_the_command_prints_json(capsys):
     assert main([*CALL, "--model", "llama3-8b", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     choice = parallelize("llama3-8b", 64, gpu="h100", batch=256, context=4096)
-    assert found["parameters"] == 8_030_261_248 and found["seconds"] == [*choice.seconds]
-    assert [each["layout"] for each in found["ranked"]] == [str(layout) for layout, _, _ in choice.ranked]
+    assert found["model"]["parameters"] == 8_030_261_248
+    assert [found["step_seconds"][end] for end in ("low", "high")] == [*choice.seconds]
+    assert [each["short"] for each in found["ranked"]] == [str(layout) for layout, _, _ in choice.ranked]
 
 
 def test_the_command_reads_a_model_and_a_gpu_of_ones_own(tmp_path, capsys):
@@ -301,8 +293,8 @@ def test_a_refused_name_lists_known_names_and_the_way_to_give_another(language, 
     for options, words in (
         (["--model", "x"], ("deepseek-v3", "--config config.json")),
         (["--model", "gpt2", "--gpu", "x"], ("mi300x", '--gpu FILE.json = {"peak"')),
-        (["--model", "gpt2", "--measured", "t1"], ("t8.p4.v3.b1.z1.none=21.5",)),
-        (["--model", "deepseek-v3", "--measured", "t1.e128=20"], ("expert = 128 ", "data × context = 64")),
+        (["--model", "gpt2", "--measured", "t1"], ("t8.p4.v3.b1.z1.none", "=21.5")),
+        (["--model", "deepseek-v3", "--measured", "t1.e128=20"], ("expert = 128 ", "tensor × context × data = 64")),
     ):
         assert main([*CALL, *options, "--language", language]) == 1
         refused = capsys.readouterr().err
