@@ -143,13 +143,11 @@ def fitting(site: Path) -> list[dict]:
 
 
 def weighing(site: Path) -> list[dict]:
-    """Bytes of pages, of what all share, and of the PDFs."""
-    pages = {path.relative_to(site).as_posix(): path.stat().st_size for path in site.glob("??/*.html")}
-    fronts = {name: size for name, size in pages.items() if name.endswith("/index.html")}
-    shared = sum((site / "_static" / name).stat().st_size for name in ("shared.css", "book.css", "book.js", "play.js"))
+    """Bytes of the largest page, without those that have Python inside, and of the largest PDF."""
+    files = (path for path in site.glob("??/*.html") if not path.name.startswith("d2lps-"))
+    pages = {path.relative_to(site).as_posix(): path.stat().st_size for path in files}
     largest = max(pages, key=pages.get)
     return [
-        {"what": "front page with all that it loads", "kB": round((max(fronts.values()) + shared) / 1e3)},
         {"what": f"largest page: {largest}", "kB": round(pages[largest] / 1e3)},
         {
             "what": "largest PDF",

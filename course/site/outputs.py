@@ -33,6 +33,9 @@ _STARTED = re.compile(
     r'</script></div><script type="module">[^<]*?(?:play\(el|choose\(root)[^<]*</script>',
     re.S,
 )
+# Sizes of letters and colors of lines that STYLE gives.
+_LETTERS = re.compile(r' font-size="[\d.]+"(?= class="d2-(?:name|note|key)\b)')
+_LINES = re.compile(r'(class="d2-(?:lane|gaps|done|new|line|box|bar)\b[^"]*"(?: fill="none")?) stroke="#[0-9a-f]{6}"')
 _NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link to the notebook of a chapter
 _DESCRIBED = re.compile(r"(?<=<desc>).*?(?=</desc>)")
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
@@ -131,7 +134,7 @@ def lean(piece: str) -> str:
         return match[1] + rest.strip() + match[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
-    piece = styled(piece)
+    piece = _LINES.sub(r"\1", _LETTERS.sub("", styled(piece)))
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}
