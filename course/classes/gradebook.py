@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course.classes.handed_in import Note, Task
 from course.classes.judging import SOLVED
-from d2lps.messages import text
+from d2lps.messages import text, text_in
 from d2lps.messages.raised import Brief
 from d2lps.notebook.grading.course import ExerciseError, all_texts, every_text, number, texts_of
 
@@ -235,7 +235,8 @@ def as_csv(report, roster: Roster | None = None) -> str:
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\r\n")
     given = report.marking.given
-    lines.writerow([*columns, *report.points, "Total", "Days late", *["By hand"] * bool(given)])
+    titles = [text_in(report.language, f"grade.column-{name}") for name in ("total", "late", "by-hand")]
+    lines.writerow([*columns, *report.points, *titles[: 2 + bool(given)]])
     for row, theirs in zip(rows, people, strict=True):
         scores = {id: [one["scores"][id] for one in theirs if id in one["scores"]] for id in report.points}
         hands = [f"{id}: {said}".rstrip(": ") for one in theirs for id, (_, said) in one["given"].items()]

@@ -4,24 +4,10 @@ Each is judged once; the verdict is then shown in all languages. The answers of 
 """
 
 import re
+from importlib import import_module
+from pathlib import Path
 
 import pytest
-import test_exercises_01
-import test_exercises_02
-import test_exercises_03
-import test_exercises_04
-import test_exercises_05
-import test_exercises_06
-import test_exercises_06b
-import test_exercises_07
-import test_exercises_08
-import test_exercises_09
-import test_exercises_10
-import test_exercises_11
-import test_exercises_12
-import test_exercises_13
-import test_exercises_14
-import test_exercises_15
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -47,24 +33,7 @@ from d2lps.messages import sentences
 from d2lps.notebook.grading import plan_judge
 from d2lps.notebook.grading.course import texts_of
 
-TABLES = [
-    test_exercises_01,
-    test_exercises_02,
-    test_exercises_03,
-    test_exercises_04,
-    test_exercises_05,
-    test_exercises_06,
-    test_exercises_06b,
-    test_exercises_07,
-    test_exercises_08,
-    test_exercises_09,
-    test_exercises_10,
-    test_exercises_11,
-    test_exercises_12,
-    test_exercises_13,
-    test_exercises_14,
-    test_exercises_15,
-]
+TABLES = [import_module(path.stem) for path in sorted(Path(__file__).parent.glob("test_exercises_*.py"))]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}
 MEASURED = {id: parts for table in TABLES for id, parts in getattr(table, "MEASURED", {}).items()}
@@ -110,7 +79,7 @@ def test_the_solution_is_shown_and_gives_nothing_away_in_the_stub(id):
     assert not called & helpers
     part = {"ring"} if id == "hybrid" else set()  # the algorithm is a part of the answer, not the answer
     assert not called & set(d2lps.__all__) - {"Plan", "Send", "Reduction"} - part, "an algorithm of the library"
-    if id in test_exercises_01.IDS + test_exercises_02.IDS:
+    if id in (*ids_of("01-data-parallelism"), *ids_of("02-ring")):
         assert ({"Plan", "Send"} <= called) == (id in PLANNED) and not secret & in_stub
 
 
@@ -177,7 +146,7 @@ def test_there_are_enough_wrong_answers():
     for id in IDS:
         hinted = set(texts_of(id).table["mistakes"]) - {"todo"}
         assert len(made[id]) >= 6 and hinted <= made[id] and len(hinted) <= 8, id
-        if id in test_exercises_04.IDS:
+        if id in ids_of("04-key-value-store"):
             assert hinted == made[id] - COMMON
     named = {key.removeprefix("checks.mistake.") for key in sentences("en") if key.startswith("checks.mistake.")}
     assert {*plan_judge.MISTAKES.values(), "broken-plan", "not-collected"} <= named
