@@ -15,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 FILE = Path(__file__).parents[1] / "durations.json"
-SLOW = 0.5  # seconds from which `make quick` leaves a test out
+SLOW = 0.5  # seconds, with its part of what its file prepares, from which `make quick` leaves a test out
 LONG = 10.0  # seconds from which a test is a unit of its own, unless it shares a fixture with its file
 # Tests that look at the run of a chapter are slow if they come first, and quick afterwards.
 LOOKS = {"executed", "seen", "site"}
@@ -63,7 +63,7 @@ class Durations:
         for item in items:
             unit = self.unit(item.nodeid)
             seconds[unit] += expected[item.nodeid]
-            if item.nodeid in self.slow or LOOKS.intersection(item.fixturenames):
+            if expected[item.nodeid] >= SLOW or LOOKS.intersection(item.fixturenames):
                 item.add_marker(pytest.mark.slow)
             if item.get_closest_marker("alone"):
                 last.add(unit)
@@ -101,7 +101,7 @@ class Progress:
     """Print a line per minute: how much is done, about how long the rest takes, and which tests are running.
 
     Args:
-        record: Whether to write the durations of this run to ``durations.json`` at its end, if all tests passed.
+        record: Whether to write the durations of this run to ``durations.json`` at its end.
     """
 
     def __init__(self, durations: Durations, record: bool = False):
@@ -134,8 +134,8 @@ class Progress:
         self.ended.set()
         if not self.record:
             return
-        if exitstatus:
-            return self.terminal.write_line("\nThe durations of a run that failed are not recorded.")
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return self.terminal.write_line("\nThe durations of a run that was cut off are not recorded.")
         slow = {name: round(seconds, 1) for name, seconds in sorted(self.calls.items()) if seconds >= SLOW}
         rest = Counter()
         for (file, name, when), seconds in sorted(self.others.items()):
