@@ -162,7 +162,11 @@ class Prediction:
         return tuple(sorted(found.values(), key=lambda change: change.duration))
 
     def _step(self, layout: Layout) -> dict[str, float]:
-        more = {"per_node": self.per_node, "precision": self.precision, "attention": attention(self.habits, self.gpu)}
+        more: dict[str, Any] = {
+            "per_node": self.per_node,
+            "precision": self.precision,
+            "attention": attention(self.habits, self.gpu),
+        }
         return step(self.model, layout, self.gpu, self.share, **more)
 
     def table(self) -> Table:
@@ -341,7 +345,7 @@ def asked(
         raise ScalingError(text("scaling.like", like=repr(like), known=", ".join(HABITS)))
     if room is not None and not (isinstance(room, int | float) and 0 < room <= 1):
         raise ScalingError(text("scaling.room", room=repr(room)))
-    given = {"room": room, "fused_swiglu": fused_swiglu, "freed": freed}
+    given: dict[str, Any] = {"room": room, "fused_swiglu": fused_swiglu, "freed": freed}
     habits = (HABITS[like] if like else PLAIN)._replace(
         **{name: value for name, value in given.items() if value is not None}
     )
@@ -450,7 +454,7 @@ def share_of(
 def _changed(of: Prediction) -> Iterator[tuple[str, object, object, Layout]]:
     """Yield the layouts that differ in one size: its name, its value before and after, and the layout."""
     layout, model = of.layout, of.model
-    wished: list[tuple[str, object]] = []
+    wished: list[tuple[str, Any]] = []
     for name in ("tensor", "pipeline", "context", "expert", "micro"):
         now = getattr(layout, name)
         wished += [(name, 2 * now), *([(name, now // 2)] if now % 2 == 0 else [])]

@@ -222,6 +222,7 @@ def products(model: Transformer, tensor: int = 1, expert: int = 1) -> list[tuple
         tensor, expert: GPUs that share each matrix outside experts, and those over which the experts are divided.
     """
     h, inner = model.width, model.inner / tensor
+    made: list[tuple[float, float, float, float]]
     if model.latent:
         query, key, turned = model.latent
         wide = inner + model.rotated / tensor
