@@ -25,6 +25,7 @@ PRINTED = {  # what each prints, at least
     "kvstore": ["P4 ", "small ", "P5 ", "P14 ", "memory server"],
     "model": ["P9 ", "P10 ", "P19 ", "P20 "],
     "pipeline": ["P15 ", "P16 "],
+    "planner": ["in all, out of sample", "FSDP", "tuned layouts"],
     "player": ["first painted after", "script per frame"],
     "replicas": ["replicas=1 ÷ 0", "a new primary", "a newcomer"],
     "sharded": ["P17 ", "P18 "],

@@ -23,8 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from d2lps import all_to_all, cost, memory, nvswitch, parallelize, table
 from d2lps.scaling import GPUS, LLAMA3, MEGATRON, MLSYS23, MODELS, SC21
 from d2lps.scaling import Layout, ScalingError, Transformer
-from d2lps.scaling import calibrate, error, kept, sent, spread, step, throughput
-from d2lps.scaling.interval import tried
+from d2lps.scaling import calibrate, error, kept, sent, spread, step, throughput, tried
 from d2lps.train import gpt
 from d2lps.train.experts import Experts
 from d2lps.units import show_seconds, show_size

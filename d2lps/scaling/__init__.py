@@ -18,7 +18,7 @@ calibrated constant, ``runs.py`` has published runs, and ``interval.py`` how far
 
 from d2lps.scaling.choosing import Choice, parallelize
 from d2lps.scaling.gpu import GPUS, Gpu
-from d2lps.scaling.interval import Spread, spread
+from d2lps.scaling.interval import Spread, Tried, spread, tried
 from d2lps.scaling.job import Job, fit
 from d2lps.scaling.layout import Layout, kept, sent
 from d2lps.scaling.ledger import Ledger, memory
@@ -49,6 +49,7 @@ __all__ = [
     "Published",
     "ScalingError",
     "Spread",
+    "Tried",
     "Transformer",
     "calibrate",
     "error",
@@ -61,4 +62,5 @@ __all__ = [
     "spread",
     "step",
     "throughput",
+    "tried",
 ]

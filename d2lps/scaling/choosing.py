@@ -29,6 +29,7 @@ class Choice(Prediction):
     """A layout, the reason for it, and its speed. Made by :func:`parallelize`.
 
     Args:
+        model, gpu, layout, parts, precision, per_node, share, habits: As for :class:`Prediction`.
         reason: One sentence in the language in force.
         ranked: The chosen layout, and after it the fastest ones of other shapes (t, p, d and so on), with their
             ``parts`` and the bytes of their fullest GPU, five in all. If there is a measured layout, it comes first.
@@ -181,7 +182,7 @@ def _left_out(
     if over:
         room = {"room": show_size(free), "share": f"{habits.room:.0%}"}
         rules.append(text("scaling.left-out.memory", over=over, all=len(sizes), **room))
-    return text("scaling.left-out.line", rules=text("scaling.left-out.between").join(rules)) if rules else ""
+    return text("scaling.left-out.line", rules=" · ".join(rules)) if rules else ""
 
 
 def _require_fixed(model: Transformer, gpus: int, per_node: int, tensor: int | None, pipeline: int | None) -> None:
