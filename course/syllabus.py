@@ -119,8 +119,9 @@ def lessons(book: Book, language: str) -> str:
         asked = [f"{i}. {question[language]}\n" for i, question in enumerate(plan["questions"], 1)]
         quiz = [f"* {_plain(book, language, question)}\n" for question in quizzes(chapter, language)]
         title = f"## {numbered(language, slug, titles[language])}\n\n{say('minutes', count=book.minutes[slug])}\n"
-        parts += [title, "".join(f"* {line}\n" for line in lines), f"**{say('discuss')}**\n", "".join(asked)]
+        parts += [title, "".join(f"* {line}\n" for line in lines)]
         parts += [f"**{say('quiz')}**\n", "".join(quiz)] if quiz else []
+        parts += [f"**{say('discuss')}**\n", "".join(asked)]
     return "\n".join(parts)
 
 
@@ -147,7 +148,8 @@ def _question(section: Section, at: int) -> str:
     before = "\n\n".join(block.text.strip() for block in section.blocks[:at] if block.kind == "prose")
     paragraphs = [each for each in re.split(r"\n{2,}", before) if not each.startswith("#")]
     first = max((i for i, each in enumerate(paragraphs) if re.search("[?？]", each)), default=len(paragraphs) - 1)
-    return re.sub(r"\s*\n[*\s]*", " ", "\n".join(paragraphs[first:]).replace("$$", "$"))
+    first -= first > 0 and paragraphs[first].startswith("* ")  # a list, which the paragraph before it introduces
+    return re.sub(r"\s*\n\s*(\* )?", " ", "\n".join(paragraphs[first:]).replace("$$", "$"))
 
 
 def _plain(book: Book, language: str, text: str) -> str:
