@@ -1,4 +1,4 @@
-"""The order of the tests, from the durations of an earlier run, and a line per minute about what is left.
+"""The order of the tests, from the durations of an earlier run, and a line per minute and per failure.
 
 Several processes run the tests (``make test``, ``pytest -n 3``). Each takes the longest unit that is left: a file,
 whose tests share what they make, or one long test. ``make durations`` runs all tests and writes ``durations.json``.
@@ -98,7 +98,7 @@ class Durations:
 
 
 class Progress:
-    """Print a line per minute: how much is done, about how long the rest takes, and which tests are running.
+    """Print each failure at once, and a line per minute: how much is done, how long the rest takes, what is running.
 
     Args:
         record: Whether to write the durations of this run to ``durations.json`` at its end.
@@ -125,6 +125,9 @@ class Progress:
         self.done.add(nodeid)
 
     def pytest_runtest_logreport(self, report):
+        if report.failed:  # its report comes at the end of the run, its name now
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"failed: {report.nodeid}")
         if report.when == "call":
             self.calls[report.nodeid] = report.duration
             self.shared.update([report.nodeid] if dict(report.user_properties).get("shares") else [])
