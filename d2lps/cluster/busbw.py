@@ -23,8 +23,8 @@ from d2lps.simulate import cost
 from d2lps.simulate.cost import Flow, step_flows
 from d2lps.topology import Topology, TopologyError, nccl, rails
 from d2lps.topology.fabrics import NIC, NVLINKS
-from d2lps.topology.links import require_counts
-from d2lps.topology.nccl import ACROSS, INSIDE
+from d2lps.topology.links import Link, require_counts
+from d2lps.topology.nccl import ACROSS, INSIDE, PROTOCOL
 from d2lps.units import Bandwidth, UnitError, bandwidth, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
@@ -134,8 +134,21 @@ def seconds(plan: Plan, place: Topology) -> tuple[float, float]:
         way = max(latency(send) for send in sends(plan.steps[0]))
     else:
         way = sum(max((latency(send) for send in sends(step) if send.key == key), default=0.0) for step in plan.steps)
-    links = [replace(link, latency=0.0) for link in place.links]
+    within = nvlinks(place)  # of whose rate NCCL's protocol leaves a part
+    links = [
+        replace(link, latency=0.0, bandwidth=Bandwidth(link.bandwidth * (PROTOCOL if link in within else 1)))
+        for link in place.links
+    ]
     return cost.shared(plan, Topology(place.name, place.kinds, links), "1 GB").duration / 1e9, way
+
+
+def nvlinks(place: Topology) -> set[Link]:
+    """Return the links of NVLink: those between two GPUs, and those of a switch that leads only to GPUs."""
+    beside: dict[str, set[str]] = {}
+    for link in place.links:
+        beside.setdefault(link.src, set()).add(place.kinds[link.dst])
+    ends = {node for node, kinds in beside.items() if place.kinds[node] == "gpu" or kinds == {"gpu"}}
+    return {link for link in place.links if {link.src, link.dst} <= ends}
 
 
 def factor_of(collective: str, gpus: int) -> float:
