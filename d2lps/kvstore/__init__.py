@@ -15,7 +15,8 @@ checked in ``values.py``.
 A distributed store is made in ``launch.py``, where its options are checked and its workers meet, or within one process
 in ``in_process.py``. ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers,
 ``replication/`` their rules, for servers with replicas and for one server, which is a group of one, ``record.py`` what
-they record, and ``pslite/`` the stores of MXNet. ``d2lps.algorithms.placement`` decides which server holds a key.
+they record, and ``pslite/`` the stores of MXNet. ``threads.py`` says how often heartbeats (signs of life) are sent, as
+parts of the deadline (timeout). ``d2lps.algorithms.placement`` decides which server holds a key.
 """
 
 from importlib import import_module

@@ -13,7 +13,7 @@ measures it. ``gpu.py`` has the data sheets and the rates of groups of GPUs; ``s
 calibrated constant, ``runs.py`` has published runs, and ``interval.py`` how far these are predicted off.
 ``prediction.py`` puts time, interval, memory and changes of one layout together; ``choosing.py`` ranks all layouts, and
 ``command.py`` is ``python -m d2lps parallelize``; ``job.py`` has time to accuracy and its cost for a batch, and
-``published.py`` the compute of known trainings, the speed of GPUs and prices.
+``published.toml`` the compute of known trainings, the speed of GPUs and prices, which ``published.py`` reads.
 """
 
 from d2lps.scaling.choosing import Choice, parallelize

@@ -8,9 +8,8 @@ legend. ``drawing/lanes.py`` draws schedules and their traces: tasks, messages, 
 ``drawing/still.py`` decides the axis of time that the stills of a race share.
 ``drawing/space_time.py`` draws a recorded network: the states of its nodes and an arrow per message.
 ``player/`` animates a scene with controls (``data.py`` makes the numbers that ``player.js`` reads), and
-``drawing/course_map.py`` draws the map of the course;
-``drawing/film.py`` animates it without a script. ``tables.py`` prints source code and tables, and ``charts.py`` draws
-a table as bars or dots; ``d2lps/units.py`` decides how bytes and seconds are printed.
+``drawing/course_map.py`` draws the map of the course. ``tables.py`` prints source code and tables, and ``charts.py``
+draws a table as bars or dots; ``d2lps/units.py`` decides how bytes and seconds are printed.
 """
 
 from d2lps.view.drawing import Drawing, DrawingError, draw

@@ -2,7 +2,7 @@
 
 Python computes everything once, and the ES module only moves it. Without a kernel the same module plays the same data
 from the widget's ``text/html`` form, which needs no network. ``player.js`` decides what each key of the
-keyboard does, ``data.py`` which numbers it gets.
+keyboard does and which speeds there are, ``data.py`` which numbers it gets.
 """
 
 import hashlib
