@@ -61,7 +61,7 @@ def test_package_page_states_the_size_of_the_package():
         return sum(len(file.read_text("utf-8").splitlines()) for file in files)
 
     (size,) = re.findall(r"With docstrings it has about .*", (ROOT / "docs/package.md").read_text("utf-8"))
-    stated = [int(number.replace(",", "")) for number in re.findall(r"\d+,\d+", size)]
+    stated = [int(number.replace("\xa0", "")) for number in re.findall(r"\d+\xa0\d+", size)]
     assert stated == pytest.approx([lines("."), lines(*ROOMS_OF_THE_CORE), lines("kvstore")], rel=0.1)
 
 
