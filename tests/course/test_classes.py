@@ -369,7 +369,8 @@ def test_the_report_is_three_files_that_agree(graded):
 def test_the_gradebook_has_the_points_and_days_of_everyone(graded):
     with open(graded["out"] / "gradebook.csv", encoding="utf-8-sig", newline="") as file:
         first, *people = csv.reader(file)
-    assert first == ["Student", "ID", "Section", "own-gpu", "overlap", "Total", "Days late"]
+    titles = [text_in(SPOKEN, f"grade.column-{name}") for name in ("total", "late")]
+    assert first == ["Student", "ID", "Section", "own-gpu", "overlap", *titles]
     expected = {
         "Lan, Ng": "2 3 5 1", "Li, Mei": "2 0 2 2", "Away, All": "   ", "right": "2 3 5 0", "wrong": "0 0 0 0",
         "endless": "0 0 0 0", "imports": "0 0 0 0", "group": "0 0 0 0", "links": "   0",

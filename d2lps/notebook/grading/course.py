@@ -274,7 +274,7 @@ def all_texts() -> dict[str, Texts]:
             raise ExerciseError("unknown", id=repr(id), ids=", ".join(every))
     if numbers is not None:
         every = {id: texts for id, texts in every.items() if number(texts.folder.name) in (*numbers, OWN)}
-    return {id: texts for id, texts in every.items() if ids is None or id in ids}
+    return {id: texts for id, texts in every.items() if ids is None or id in ids or isinstance(texts, OwnTexts)}
 
 
 def choice() -> tuple[list[str] | None, list[str] | None]:

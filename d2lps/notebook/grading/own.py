@@ -15,6 +15,7 @@ from d2lps.notebook.grading.exercise import Exercise, failure, number
 
 TEXTS = ("title", "text", "passed")
 NEEDED = (*TEXTS, "minutes", "stub", "cases")
+KNOWN = {*NEEDED, "hints", "mistakes", "optional", "solution"}
 NEAR = 1e-6  # of a number: as near as a result has to be
 
 
@@ -93,6 +94,8 @@ def as_chapters_have_it(table: dict) -> dict:
 
 
 def _faults(id: str, table: dict) -> Iterator[str]:
+    for name in table.keys() - KNOWN:
+        yield text("checks.own-unknown", name=name, known=", ".join(sorted(KNOWN)))
     for name in NEEDED:
         if not table.get(name):
             yield text("checks.own-missing", name=name)
@@ -108,7 +111,8 @@ def _faults(id: str, table: dict) -> Iterator[str]:
         yield text("checks.own-stub", function=id.replace("-", "_"))
         return
     for at, row in enumerate(table["cases"], 1):
-        if not isinstance(row, dict) or len(row.get("given", ())) != len(names) or "right" not in row:
+        given = row.get("given") if isinstance(row, dict) else None
+        if not isinstance(given, list) or len(given) != len(names) or "right" not in row:
             yield text("checks.own-case", number=at, parameters=", ".join(names))
         for name in _mistakes(row).keys() - mistakes.keys():
             yield text("checks.own-mistake", number=at, name=name)
