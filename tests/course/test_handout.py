@@ -399,6 +399,8 @@ def test_exercise_of_ones_own_goes_from_the_template_to_the_grade(ours, tmp_path
             "given = [1]",
             "case 4 has to be { given = […], right = … }, with a value for each of: n, nb",
         ),
+        ("given = [1, 100]", "given = 2", "case 4 has to be { given = […]"),
+        ("hints = [", "hint = [", "`hint` is unknown; an exercise has cases, hints, minutes"),
         ("right = 0 }", "right = 0, lost = 1 }", "case 4 names the mistake `lost`, but [mistakes] has no hint"),
         ("minutes = 10", "minutes = ", "ring-bytes.toml is not an exercise: Invalid value (at line 4"),
     ],
