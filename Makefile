@@ -13,6 +13,12 @@ VARIANTS :=
 # A seed: the tests' files run in a random order.
 ORDER :=
 export D2LPS_ORDER := $(ORDER)
+# A processor that lacks an instruction set for torch lacks it for oneDNN, too: together, they raise.
+ifeq ($(ATEN_CPU_CAPABILITY),default)
+export ONEDNN_MAX_CPU_ISA ?= SSE41
+else ifeq ($(ATEN_CPU_CAPABILITY),avx2)
+export ONEDNN_MAX_CPU_ISA ?= AVX2
+endif
 export D2LPS_TOC := $(TOC)
 export D2LPS_VARIANTS := $(VARIANTS)
 REPEAT := 200

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -144,7 +143,7 @@ class Prediction:
         """Whether the fullest GPU needs no more than there is room for."""
         return self.memory.predicted <= self.room
 
-    @cached_property
+    @property
     def changes(self) -> tuple[Change, ...]:
         """Layouts with one change that fit and are faster, or that fit if this one does not.
 

@@ -5,9 +5,8 @@ from helpers.profiles import ADD, GEMM, kernel, reduce, step, write
 
 from d2lps.__main__ import main
 from d2lps.cluster.step import cause
-from d2lps.scaling import MODELS
+from d2lps.scaling import GPUS, MODELS
 from d2lps.scaling.layout import read as layout_of
-from d2lps.scaling.speed import GPUS
 from d2lps.scaling.speed import step as predict
 from d2lps.units import show_seconds
 

@@ -14,7 +14,7 @@ from d2lps.units import show_seconds
 ROOT = Path(__file__).parents[2]
 DRAWN = {name: draw for folder in sorted((ROOT / "chapters").iterdir()) for name, draw in figures(folder).items()}
 FIGURES = "ps bw-hierarchy ps-distributed race nvlink nvlink-twoloop ringsync ps-multimachine ps-multips".split()
-FIGURES += "overlap kinds mlp groups why-growth why-one-node causal-cuts".split()
+FIGURES += "overlap kinds mlp groups why-growth why-one-node causal-cuts moving-ring".split()
 
 
 def test_the_figures_are_those_that_the_chapters_draw():

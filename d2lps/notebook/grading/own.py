@@ -111,8 +111,8 @@ def _faults(id: str, table: dict) -> Iterator[str]:
         yield text("checks.own-stub", function=id.replace("-", "_"))
         return
     for at, row in enumerate(table["cases"], 1):
-        given = row.get("given") if isinstance(row, dict) else None
-        if not isinstance(given, list) or len(given) != len(names) or "right" not in row:
+        values = row.get("given") if isinstance(row, dict) else None
+        if not isinstance(values, list) or len(values) != len(names) or "right" not in row:
             yield text("checks.own-case", number=at, parameters=", ".join(names))
         for name in _mistakes(row).keys() - mistakes.keys():
             yield text("checks.own-mistake", number=at, name=name)

@@ -14,6 +14,7 @@ from course.site import prose
 from course.site.build import THEME, code_colors
 from course.site.outputs import shared_looks
 from d2lps import draw, opening, watch
+from d2lps.messages import text
 from d2lps.notebook.explore import FirstRace
 from d2lps.topology import machines
 
@@ -52,6 +53,9 @@ def test_the_words_of_the_opening_are_legible(new_page, slug):
     first = opening(slug.partition("-")[0])
     html = first.page("")[0] if isinstance(first, FirstRace) else first._repr_html_()
     page.set_content(body(f'<div class="cell"><div class="shown">{html}</div></div>'))
+    if isinstance(first, FirstRace):
+        page.get_by_role("button", name=text("explore.bet")).click()
+        page.locator(".d2-cards button").last.click()
     page.locator(".d2-player").wait_for()
     browsers.draw(page)
     assert small(page) == [] and beyond(page) <= 0
