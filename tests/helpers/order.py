@@ -126,8 +126,7 @@ class Progress:
 
     def pytest_runtest_logreport(self, report):
         if report.failed:  # its report comes at the end of the run, its name now
-            self.terminal.ensure_newline()
-            self.terminal.write_line(f"failed: {report.nodeid}")
+            self.terminal.write_line(f"\nfailed: {report.nodeid}")
         if report.when == "call":
             self.calls[report.nodeid] = report.duration
             self.shared.update([report.nodeid] if dict(report.user_properties).get("shares") else [])
@@ -160,5 +159,4 @@ class Progress:
 
     def _tell(self):
         while not self.ended.wait(60):
-            self.terminal.ensure_newline()
-            self.terminal.write_line(self.line(time.monotonic()))
+            self.terminal.write_line("\n" + self.line(time.monotonic()))
