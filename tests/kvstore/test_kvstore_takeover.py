@@ -35,6 +35,7 @@ from d2lps.kvstore.server.slot import Slot
 from d2lps.kvstore.server.store import SlotStore
 from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.frames import Broken
+from d2lps.kvstore.worker.client import Counted
 
 SIZE, SERVERS, ROUNDS = 4000, 3, 8
 KEYS, SIZES = ["a", "b", "c"], (7, 300, 30_000)  # the last on all servers
@@ -642,7 +643,7 @@ def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
     with begun("dist_sync", deadline=4.0) as servers:
         store, client = servers[0], servers[0].clients[0]
         thread, _ = aside(pytest.raises, KVError, store.pushpull, "w", full(10, SIZE))
-        soon(lambda: any(request.counted for request in [*client._pending.values()]))
+        soon(lambda: any(request.counted is Counted.YES for request in [*client._pending.values()]))
         (request,) = client._pending.values()
         client._leaving, before = request, client._view
         forgetting, _ = aside(client.forget, request)
