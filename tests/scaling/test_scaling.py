@@ -344,7 +344,7 @@ SMALL = Transformer(8, 64, 8, 128, 1000)
 def took(places, per_node, nodes, gpu, plan_of):
     """Return the seconds per byte of a plan on rails and its latency, as busbw predicts them, and bytes per GPU."""
     hosts = [[f"host{node}/gpu{place % per_node}" for place in group] for node, group in places]
-    card, inside = Bandwidth(GPUS[gpu].outside), Bandwidth(PROTOCOL * GPUS[gpu].inside)
+    card, inside = Bandwidth(GPUS[gpu].outside), Bandwidth(GPUS[gpu].inside)
     plan, place = plan_of(hosts), rails(nodes, per_node, card, inside, busbw.ACROSS, busbw.INSIDE)
     return *busbw.seconds(plan, place), 2 - 2 / len(plan.nodes)
 
