@@ -58,7 +58,10 @@ def report(
     rows = {_title(part, names[part]): [*lines[part].values(), expected.get(part)] for part in lines}
     whole = [sum(each.seconds for each in ranks[rank]) / len(ranks[rank]) for rank in shown]
     rows[text("profile.part.whole")] = [*whole, sum(expected.values())]
-    rows |= {text("profile.part.hidden", name=part): [*each.values(), None] for part, each in sorted(hidden.items())}
+    rows |= {
+        text("profile.part.hidden", name=_spelled(part)): [*each.values(), None]
+        for part, each in sorted(hidden.items())
+    }
     columns = len(shown) + bool(expected)
     found = [
         [head, *("–" if seconds is None else show_seconds(seconds) for seconds in row[:columns])]
@@ -124,7 +127,13 @@ def _place(part: str) -> float:
 def _title(part: str, names: set[str]) -> str:
     if part in CAUSES:
         return text(f"profile.part.{part}", names=", ".join(sorted(names)) or "–")
-    return text(f"profile.part.{part}") if part in ORDER else text("profile.part.exposed", name=part)
+    return text(f"profile.part.{part}") if part in ORDER else text("profile.part.exposed", name=_spelled(part))
+
+
+def _spelled(part: str) -> str:
+    """Return a kind of messages as texts have it, and its group: all-reduce of ``all_reduce``."""
+    kind, space, group = part.partition(" ")
+    return kind.replace("_", "-") + space + group
 
 
 def _sentence(waits: Mapping[int, Mapping[int, float]], slow: int, took: float, ranks: int) -> str:
