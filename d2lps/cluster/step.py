@@ -21,6 +21,12 @@ __all__ = ["main", "report"]
 SHOWN = 8  # ranks in a table
 SMALL = 0.01  # of a step: less waiting is not worth a sentence
 CAUSES = "tensor context pipeline experts data".split()  # of messages, in a prediction
+MEASURED = {
+    "attention": "matrices",
+    "reading": "others",
+    "starts": "others",
+    "update": "others",
+}  # predicted → measured
 ORDER = ["matrices", "others", *CAUSES, "bubble", "waiting", "copies", "loading", "idle"]
 
 
@@ -113,11 +119,11 @@ def cause(name: str, group: tuple[int, ...], layout: Layout | None) -> str:
 
 
 def _expected(predicted: Mapping[str, float] | None) -> dict[str, float]:
-    """Return a prediction by the parts of a measured step; kernels that are no matrices read, or update weights."""
-    if predicted is None:
-        return {}
-    parts = {name: seconds for name, seconds in predicted.items() if name not in ("reading", "update")}
-    return parts | {"others": predicted["reading"] + predicted["update"]}
+    """Return a prediction by the parts of a measured step."""
+    parts: dict[str, float] = defaultdict(float)
+    for name, seconds in (predicted or {}).items():
+        parts[MEASURED.get(name, name)] += seconds
+    return parts
 
 
 def _place(part: str) -> float:
