@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from d2lps.messages import LANGUAGES, speak, text, why
+from d2lps.messages import LANGUAGES, named, speak, text, why
 from d2lps.profile import Parts, Profile, ProfileError, divide, read
 from d2lps.scaling import GPUS, MODELS, Layout, ScalingError, Transformer
 from d2lps.scaling.layout import read as read_layout
@@ -137,9 +137,9 @@ def _title(part: str, names: set[str]) -> str:
 
 
 def _spelled(part: str) -> str:
-    """Return a kind of messages as texts have it, and its group: all-reduce of ``all_reduce``."""
+    """Return the name of a kind of messages, and its group: all-reduce for ``all_reduce``."""
     kind, space, group = part.partition(" ")
-    return kind.replace("_", "-") + space + group
+    return named(kind) + space + group
 
 
 def _sentence(waits: Mapping[int, Mapping[int, float]], slow: int, took: float, ranks: int) -> str:
