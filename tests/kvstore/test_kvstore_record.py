@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from helpers.stores import each
+from helpers.waits import soon
 
 from d2lps import Trace, draw
 from d2lps.kvstore import Refused, WorkerLost, cluster
@@ -147,6 +148,7 @@ def test_a_record_shows_what_the_new_primary_saw_after_a_takeover():
                 stores.kill(part.server)
             store.push("w", torch.ones(SMALL))
             store.pull("w", out=torch.empty(SMALL))
+        soon(lambda: len(store.staleness()) == 2)  # a pull is recorded once it has been sent, perhaps in another thread
         trace = store.trace("w")
         assert [pull.behind for pull in store.staleness()] == [0, 0]
     assert [event.op for event in trace.events] == ["add", "sgd", "copy"] * 2
