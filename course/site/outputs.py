@@ -36,6 +36,14 @@ _STARTED = re.compile(
 # Sizes of letters and colors of lines that STYLE gives.
 _LETTERS = re.compile(r' font-size="[\d.]+"(?= class="d2-(?:name|note|key)\b)')
 _LINES = re.compile(r'(class="d2-(?:lane|gaps|done|new|line|box|bar)\b[^"]*"(?: fill="none")?) stroke="#[0-9a-f]{6}"')
+_FAMILY = re.compile(r"(?<=\dpx )'DejaVu Sans'[^;\"]*")  # of a plot, in whose place LETTERS puts that of the page
+STAYS = ' transform="translate(0 0)"'  # moves nothing
+# Looks that tables repeat in every cell → the classes that the site has instead.
+CELLS = {"white-space:nowrap;text-align:right": "td-r", "white-space:nowrap;text-align:left": "td-l"}
+CELLS |= {
+    "white-space:normal;vertical-align:bottom;word-break:keep-all;text-align:right": "th-r",
+    "white-space:normal;vertical-align:bottom;word-break:keep-all;text-align:left": "th-l",
+}
 _NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link to the notebook of a chapter
 _DESCRIBED = re.compile(r"(?<=<desc>).*?(?=</desc>)")
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
@@ -56,7 +64,9 @@ def shared_code() -> dict[str, str]:
 def shared_looks() -> str:
     """Return the style sheets of LOOKS that most pages need, each rule once."""
     own = explore_page.LOOK, predict_page.LOOK, predict.LOOK, plots.LETTERS
-    return "\n".join([player.LOOKS, *own, f".scrolls{{{SCROLLS}}}"]) + "\n"
+    # As in the cells themselves, nothing else decides about them.
+    cells = [f".{name}{{{look.replace(';', '!important;')}!important}}" for look, name in CELLS.items()]
+    return "\n".join([player.LOOKS, *own, f".scrolls{{{SCROLLS}}}", *cells]) + "\n"
 
 
 def cell_html(
@@ -135,7 +145,9 @@ def lean(piece: str) -> str:
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
     piece = _LINES.sub(r"\1", _LETTERS.sub("", styled(piece)))
-    piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
+    piece = _FAMILY.sub("sans-serif", piece).replace(STAYS, "")
+    for look, name in {SCROLLS: "scrolls", **CELLS}.items():
+        piece = piece.replace(f'style="{look}"', f'class="{name}"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}
     return _ID.sub(lambda match: match[0] if match[1] in named else "", piece)
