@@ -465,11 +465,11 @@ watch(ranks[0]["trace"], name="processes")
 
 # %% px-lost
 # %%px
-impatient = kvstore.create("dist_sync", servers=1, deadline=2, joining=30)
+impatient = kvstore.create("dist_sync", servers=1, deadline=4, joining=30)
 impatient.init("w", torch.zeros(3))
 try:
     if impatient.rank == 2:
-        time.sleep(4)
+        time.sleep(8)
     else:
         impatient.pushpull("w", torch.ones(3), out=torch.empty(3))
 except kvstore.KVError as error:
