@@ -79,9 +79,8 @@ function bet(root, play) {
     if (!card || root.dataset.state !== "races") return;
     card.querySelector("output").textContent = `⚑ ${end}`;
     took.set(name, duration);
-    if (took.size < cards.length) return;
     const [[first]] = [...took].sort((a, b) => a[1] - b[1]);
     outcome.textContent = (chosen === first ? outcome.dataset.right : outcome.dataset.wrong).replace("{name}", first);
-    root.dataset.state = "raced";
+    if (took.size === cards.length) root.dataset.state = "raced";
   });
 }
