@@ -40,13 +40,6 @@ def test_several_values_of_one_key_are_summed(alone):
     assert all(out.equal(torch.full((2, 3), 85.0)) for out in outs) and (array == 3).all()
 
 
-def test_an_optimizer_steps_where_the_value_is(alone):
-    alone.init("w", torch.ones(4))
-    alone.set_optimizer("sgd", lr=0.5)
-    alone.pushpull("w", torch.ones(4), out=(out := torch.empty(4)))
-    assert out.tolist() == [0.5] * 4
-
-
 def test_a_device_store_sums_by_a_plan_and_shows_it():
     store = kvstore.create("device")
     store.init("w", torch.zeros(8))
@@ -263,17 +256,6 @@ def test_another_rule_begins_anew_and_so_does_the_first_one_after_it():
         push(held, 0, round_, torch.ones(4))
         assert set(saved(held)) == {"value", *REMEMBERED[rule]}
     assert pull(held, 0, 3).value.tolist() == [-3.0] * 4
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_value_that_is_not_finite_is_summed_like_any_other(bad):
-    held = table(workers=2)
-    push(held, 0, 1, ones(0))
-    push(held, 1, 1, torch.full((4,), bad))
-    assert not pull(held, 0, 1).value.isfinite().any()
-    for rank in (0, 1):
-        push(held, rank, 2, ones(rank))
-    assert pull(held, 0, 2).value[0] == 5
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 4])
@@ -527,6 +509,7 @@ def test_an_impossible_call_is_refused_and_changes_nothing(call, sentence):
     assert pull(held, 0, 1).value[0] == 21
 
 
+NO_NUMBERS = [10**5000, 10**400, float("inf"), float("-inf"), float("nan"), True, "0.1", None, [0.1], 1j]
 NUMBERS = [
     ("rmsprop", {}, "there is no optimizer 'rmsprop': the optimizers are sgd, adagrad, adam"),
     ("sgd", {}, "sgd needs lr"),
@@ -544,6 +527,7 @@ NUMBERS = [
     ("adagrad", {"lr": 1, "eps": -1}, "eps = -1: adagrad takes 0 or more"),
     ("sgd", [("lr", 1)], "an optimizer must be given as a name and numbers"),
     ("sgd", {"lr": 0.1, "rescale_grad": "sum"}, "rescale_grad = 'sum'"),
+    *(("sgd", {"lr": 0.1, name: n}, name) for n in NO_NUMBERS for name in ("lr", "rescale_grad")),
 ]
 
 
@@ -552,13 +536,6 @@ def test_numbers_that_an_optimizer_does_not_take_are_refused(rule, numbers, sent
     with pytest.raises(Refused) as caught:
         Optimizer.read(rule, numbers)
     assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize("lr", [np.float32(0.5), Fraction(1, 2), np.float64(0.5), 0.5])
-def test_any_real_number_will_do_and_travels_as_a_float(lr):
-    optimizer = Optimizer.read("sgd", {"lr": lr, "rescale_grad": np.int64(2)})
-    assert optimizer == ("sgd", {"lr": 0.5}, 2.0)
-    assert {*map(type, optimizer.as_read.values())} == {float}
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.int8])
