@@ -12,7 +12,7 @@ from helpers.traces import names, predicted
 
 from d2lps import Topology, cost, opening, speak, watch
 from d2lps.messages import LANGUAGES
-from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline, place, tensor_mlp, zero_bubble
+from d2lps.schedule import gpipe, one_f_one_b, pipeline, place, tensor_mlp, zero_bubble
 from d2lps.topology import both_ways
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
@@ -33,7 +33,6 @@ def trace(table=None, rate: str = "16 GB/s", **more) -> Trace:
 PLAYED = {
     "1f1b": lambda: [trace(memory=dict.fromkeys(names(4), 8 * GB))],
     "race": lambda: [trace(gpipe(4, 8)), trace(), trace(zero_bubble(4, 8))],
-    "interleaved": lambda: [cost.shared(pipeline(interleaved(4, 8, 2)))],
     "mlp": lambda: [cost.shared(tensor_mlp(names(4), 8, 8, 32))],
     "no time": lambda: [cost.shared(place({"a": 2, "b": 1}, {"a": names(2), "b": "gpu1"}, dict.fromkeys(names(2), 9)))],
 }
@@ -87,12 +86,6 @@ def test_memory_bars_show_the_peak_when_the_run_is_over_and_go_back_from_there(o
         assert bars(page) == pytest.approx([88 * size / max(peaks) for size in held], abs=0.1)
         said = [words.format(size / GB) if size else "" for size in held]
         assert page.locator(".d2-amount").all_text_contents() == said
-
-
-def test_a_zoom_shows_one_schedule_at_a_time(opened):
-    page = opened(watch(*PLAYED["race"](), names=["GPipe", "1F1B", "zero"], zoom=True))
-    page.get_by_role("group", name="Zoom").get_by_role("button", name="1F1B", exact=True).click()
-    assert [run.get_attribute("aria-label") for run in page.locator(".d2-run").all() if run.is_visible()] == ["1F1B"]
 
 
 def test_steps_are_the_moments_at_which_tasks_start(opened):
@@ -160,17 +153,15 @@ SMALL = """() => [...document.querySelectorAll(".d2-player *")]
 .filter(([, size]) => size < 9)"""
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_openings_stand_below_each_other_and_are_legible(opened, language):
+def test_openings_stand_below_each_other_and_are_legible(opened):
     """All runs are as wide as their room; on a phone no lane is narrower than 200 px, and no letter than 9 px."""
-    speak(language)
-    for chapter in ("07", "09", "12", "13"):
+    for chapter, language in zip(("07", "09", "12", "13"), itertools.cycle(LANGUAGES)):
+        speak(language)
         page = opened(player := opening(chapter))
         kinds = [{task.name for task in scene.trace.plan.tasks} - {"U"} for scene in player._scenes]
-        for width, scheme in itertools.product((1280, 700, 390), ("light", "dark")):
-            where = chapter, width, scheme
+        for width in (1280, 700, 390):
+            where = chapter, width
             page.set_viewport_size({"width": width, "height": 900})
-            page.emulate_media(color_scheme=scheme)
             for part in (0.0, 0.5, 1.0):
                 page.locator(".d2-controls input").evaluate(MOVE, part)
                 browsers.draw(page)
@@ -208,8 +199,8 @@ def test_a_race_has_one_clock_and_one_scale_of_memory(opened):
         assert head(page, i) == pytest.approx(100 * at / run.duration, abs=0.01)
 
 
-@pytest.mark.parametrize("name", PLAYED)
-def test_it_plays_in_every_theme_and_width_without_grave_faults(opened, name):
+@pytest.mark.parametrize("name", ["1f1b", "mlp", "no time"])
+def test_player_has_no_grave_faults_in_any_theme_and_width(opened, name):
     for width, scheme in ((1200, "light"), (380, "dark")):
         page = opened(watch(*PLAYED[name]()), width=width, color_scheme=scheme)
         page.locator(".d2-legend").evaluate("e => e.open = true")
