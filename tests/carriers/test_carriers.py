@@ -241,7 +241,7 @@ def on_every_algorithm(rank, kind, memory, names, playing=None):
     return errors
 
 
-WAYS_OF = {1: WAYS[::3], 2: WAYS, 3: WAYS[1::2], 5: WAYS[::3], 8: WAYS[2::4]}
+WAYS_OF = {1: WAYS[::3], 2: WAYS[::2], 3: WAYS[1::2], 8: WAYS[2::4]}
 
 
 @pytest.mark.parametrize("n, ways", WAYS_OF.items(), ids=map(str, WAYS_OF))
@@ -261,7 +261,7 @@ def test_a_rank_may_play_several_nodes_or_a_server_alone(kind):
 def in_many_pieces(rank, kind):
     carrier, errors = rank.carrier(kind), []
     for plan in (tree(carrier.names), around(carrier.names), aggregate_at(carrier.names, "rank1", chunks=2)):
-        for memory in ("ordinary", "strided", "shared"):
+        for memory in ("strided", "shared"):
             errors += differences(carrier, plan, memory, 1_100_003, torch.float32)
     return errors
 
@@ -345,7 +345,7 @@ CASES = st.tuples(
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(st.lists(CASES, min_size=8, max_size=8))
 def test_any_legal_plan_leaves_the_same_bits_everywhere(cases):
     for n in {len(plan.nodes) for plan, *_ in cases}:
@@ -362,7 +362,7 @@ def on_updates(rank):
     for make in UPDATING.values():
         plan = make(("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}))
         if len(plan.nodes) > 1:
-            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            for dtype in (torch.float32, torch.bfloat16):
                 for kind, memory in WAYS:
                     errors += updated_differently(carriers[kind], plan, memory, 101, dtype, seed=3, turns=3)
     return errors
