@@ -9,7 +9,7 @@ from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
 
 from d2lps import cost, speak
-from d2lps.messages import LANGUAGES, text
+from d2lps.messages import text
 from d2lps.notebook.schedule_table import EDIT, edit
 from d2lps.schedule import (
     Schedule,
@@ -143,8 +143,8 @@ def compare(said: dict, expected: dict) -> None:
 
 def test_it_makes_the_same_schedules_and_judges_them_alike(law):
     made = 0
-    for devices in range(1, 9):
-        for micro in range(1, 17):
+    for devices in (1, 2, 3, 4, 5, 8):
+        for micro in (1, 2, 3, 4, 5, 8, 16):
             for name, make in SCHEDULES.items():
                 for chunks in (2, 3, 4) if name == "interleaved" else (2,):
                     try:
@@ -153,10 +153,10 @@ def test_it_makes_the_same_schedules_and_judges_them_alike(law):
                         table = None
                     rows = law(f'MAKE["{name}"]', devices, micro, chunks)
                     assert rows == (None if table is None else rows_of(table)), (name, devices, micro, chunks)
-                    if table is not None and (devices * micro) % 7 == 1:
+                    if table is not None and (devices * micro) % 7 < 3:
                         compare(law("judge", rows), in_python(table))
                     made += 1
-    assert made > 700
+    assert made > 200
 
 
 def edited(table: dict, chance: random.Random) -> dict:
@@ -357,15 +357,14 @@ def test_schedules_of_torch_are_read_and_impossible_ones_are_refused(opened):
     assert "<img src=x onerror=alert(1)>" in says(page)
 
 
-@pytest.mark.parametrize("spoken", LANGUAGES)
-def test_it_speaks_the_language_and_has_no_grave_faults(opened, spoken):
-    speak(spoken)
+def test_editor_speaks_the_language_and_has_no_grave_faults(opened):
+    speak("vi")
     shown = edit("zb-h1", 4, 4, room=4)
     for width, scheme in ((1200, "light"), (380, "dark")):
         page = opened(shown, width, color_scheme=scheme)
         page.locator("summary").click()
         assert text("edit.legal", slots=15) in unescape(says(page))
-        assert page.locator(".d2-edit").get_attribute("lang").startswith(spoken)
+        assert page.locator(".d2-edit").get_attribute("lang").startswith("vi")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
         cell(page, 2, 3).focus()
