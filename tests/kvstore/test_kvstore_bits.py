@@ -3,7 +3,6 @@
 import gc
 import itertools
 import threading
-import time
 import weakref
 from fractions import Fraction
 
@@ -19,8 +18,6 @@ from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost, checkpoint
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.store import DEFERRED, SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
-
-SECRET = b"0123456789abcdef"
 
 
 @pytest.fixture(params=["local", "device"])
@@ -72,56 +69,6 @@ def test_each_worker_gets_the_sum_of_all(workers, servers, replicas, transport):
     options = {"transport": transport, "placement": place, "replicas": replicas}
     with kvstore.cluster("dist_sync", workers, servers, **options) as stores:
         assert each(stores, work) == [True] * workers
-
-
-@pytest.mark.parametrize(
-    "servers, seed, replicas, secret",
-    [(1, 0, 0, b""), (2, 1, 0, SECRET), (3, 2, 0, b""), (5, 0, 0, SECRET), (2, 1, 1, b""), (5, 2, 1, SECRET)],
-)
-def test_the_bits_are_the_same_for_any_number_of_servers_and_any_order_of_arrival(servers, seed, replicas, secret):
-    """Five rounds with momentum, of three workers that come in any order, as torch computes them."""
-    generator = torch.Generator().manual_seed(1)
-    start, gradients = torch.randn(701, generator=generator), torch.randn(5, 3, 701, generator=generator)
-
-    def work(store):
-        store.init("w", start)
-        store.set_optimizer("sgd", lr=0.1, momentum=0.9)
-        weight = torch.empty(701)
-        for round_ in range(5):
-            time.sleep(((seed + 7 * store.rank + 3 * round_) % 5) / 200)
-            store.pushpull("w", gradients[round_, store.rank], out=weight)
-        return weight
-
-    options = {"placement": Placement(servers, large=100), "secret": secret, "replicas": replicas}
-    with kvstore.cluster("dist_sync", 3, servers, **options) as stores:
-        found = each(stores, work)
-    parameter = torch.nn.Parameter(start.clone())
-    reference = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
-    for a, b, c in gradients:
-        parameter.grad = a + b + c
-        reference.step()
-    assert all(weight.equal(parameter.data) for weight in found)
-
-
-@pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("kind, staleness", [("dist_async", 0), ("dist_ssp", 0), ("dist_ssp", 2)])
-def test_every_push_counts_once_whenever_it_is_applied(kind, staleness, replicas):
-    def work(store):
-        store.init("w", torch.zeros(3, dtype=torch.float64))
-        store.set_optimizer("sgd", lr=-1.0)
-        seen = torch.zeros(3, dtype=torch.float64)
-        for _ in range(6):
-            time.sleep(0.01 * store.rank)
-            before = seen.clone()
-            store.push("w", torch.full((3,), 8.0**store.rank, dtype=torch.float64))
-            store.pull("w", out=seen)
-            assert seen[0] == seen[2] and (before[0] < 1 or seen[0] > before[0])
-        store.barrier()
-        store.pull("w", out=seen)
-        return seen[0].item()
-
-    with kvstore.cluster(kind, 3, 2, staleness=staleness, replicas=replicas) as stores:
-        assert each(stores, work) == [6 * (1 + 8 + 64)] * 3
 
 
 # ---------------------------------------------------------------- the state of a server, without sockets
