@@ -193,21 +193,6 @@ def test_zero_takes_the_step_of_the_whole_batch_or_says_why_not(name):
             close(model.weights(), nn.utils.parameters_to_vector(right.parameters()).detach(), name)
 
 
-def test_a_loss_that_ignores_another_label_shows_it():
-    batch = BATCH[0], torch.tensor([0, 0, 2, 3, 4, 0, 1, 0])
-    for loss in (partial(cross_entropy, ignore_index=0), nn.CrossEntropyLoss(ignore_index=0)):
-        stages = row()
-        mean = loss(nn.Sequential(*stages)(batch[0]), batch[1]).item()
-        assert run(pipeline(gpipe(4, 4)), stages, batch, loss=loss)[0] == pytest.approx(mean, rel=1e-5)
-
-
-@pytest.mark.parametrize("option", [{"reduction": "sum"}, {"weight": torch.ones(5)}])
-def test_losses_that_are_no_plain_mean_are_refused(option):
-    for loss in (partial(cross_entropy, **option), nn.CrossEntropyLoss(**option)):
-        with pytest.raises(PipelineError, match="plain mean"):
-            run(pipeline(gpipe(4, 4)), row(), BATCH, loss=loss)
-
-
 # ---------------------------------------------------------------- clipping
 
 
