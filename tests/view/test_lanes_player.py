@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import time
 from html import unescape
 
 import pytest
@@ -17,9 +16,9 @@ from d2lps.topology import both_ways
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 
-chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
+chromium, new_page, quiet_page, opened = browsers.chromium, browsers.new_page, browsers.quiet_page, browsers.opened
+head, move = browsers.head, browsers.move
 
-MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
 GB = 10**9
 
 
@@ -38,35 +37,16 @@ PLAYED = {
 }
 
 
-@pytest.fixture
-def opened(quiet_page, tmp_path):
-    """Open a saved player."""
-
-    def open_it(player, width: int = 980, **media):
-        look = {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce"} | media
-        page = quiet_page(player.save(tmp_path / f"{time.time_ns()}.html").as_uri(), **look)
-        page.wait_for_selector(".d2-player")
-        browsers.draw(page)
-        return page
-
-    return open_it
-
-
 def bars(page, run: int = 0) -> list[float]:
     widths = page.locator(".d2-run").nth(run).locator(".d2-memory")
     return widths.evaluate_all("all => all.map(e => +e.getAttribute('width'))")
-
-
-def head(page, run: int = 0) -> float:
-    shown = page.locator(".d2-track > .d2-head").nth(run).evaluate("e => e.style.transform")
-    return float(re.fullmatch(r"translateX\((.*)%\)", shown)[1])
 
 
 def test_memory_bars_show_each_moment_forwards_and_back(opened):
     run = trace(memory=dict.fromkeys(names(4), 8 * GB))
     page = opened(watch(run))
     for part in (0.0, 0.31, 0.77, 0.999, 0.5, 0.02):
-        page.locator(".d2-controls input").evaluate(MOVE, part)
+        move(page, part)
         at = part * run.duration
         held = [[size for moment, size in run.memory(node) if moment <= at + 1e-9][-1] for node in names(4)]
         assert bars(page) == pytest.approx([88 * size / (8 * GB) for size in held], abs=0.1)
@@ -82,7 +62,7 @@ def test_memory_bars_show_the_peak_when_the_run_is_over_and_go_back_from_there(o
     first = [run.memory(node)[0][1] for node in names(4)]
     assert first != peaks
     for part, held, words in ((1.0, peaks, "peak {:g} GB"), (0.0, first, "{:g}\u00a0GB")):
-        page.locator(".d2-controls input").evaluate(MOVE, part)
+        move(page, part)
         assert bars(page) == pytest.approx([88 * size / max(peaks) for size in held], abs=0.1)
         said = [words.format(size / GB) if size else "" for size in held]
         assert page.locator(".d2-amount").all_text_contents() == said
@@ -163,7 +143,7 @@ def test_openings_stand_below_each_other_and_are_legible(opened):
             where = chapter, width
             page.set_viewport_size({"width": width, "height": 900})
             for part in (0.0, 0.5, 1.0):
-                page.locator(".d2-controls input").evaluate(MOVE, part)
+                move(page, part)
                 browsers.draw(page)
                 shown, small = page.evaluate(LANES), page.evaluate(SMALL)
                 assert small == [], where
@@ -190,7 +170,7 @@ def test_a_race_has_one_clock_and_one_scale_of_memory(opened):
     runs = PLAYED["race"]()
     page = opened(watch(*runs, names=["GPipe", "1F1B", "ZB-H1"]), width=1200)
     assert page.locator(".d2-standings").is_visible()
-    page.locator(".d2-controls input").evaluate(MOVE, 0.2)
+    move(page, 0.2)
     at = 0.2 * max(run.duration for run in runs)
     peak = max(run.peak_memory(node) for run in runs for node in names(4))
     for i, run in enumerate(runs):
@@ -204,7 +184,7 @@ def test_player_has_no_grave_faults_in_any_theme_and_width(opened, name):
     for width, scheme in ((1200, "light"), (380, "dark")):
         page = opened(watch(*PLAYED[name]()), width=width, color_scheme=scheme)
         page.locator(".d2-legend").evaluate("e => e.open = true")
-        page.locator(".d2-controls input").evaluate(MOVE, 0.4)
+        move(page, 0.4)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
 
