@@ -48,7 +48,6 @@ from d2lps import (
     together,
     tree,
 )
-from d2lps.carriers import gloo
 from d2lps.carriers import ranks as ranks_module
 from d2lps.carriers.execute import compile
 from d2lps.plan.acts import sends, updates
@@ -286,29 +285,6 @@ def overwritten_while_it_leaves(rank):
 
 def test_what_is_overwritten_has_left_before():
     assert ranks()(overwritten_while_it_leaves, n=3) == [(2.0, 2.0), (0.0, 0.0), (2.0, 2.0)]
-
-
-def test_messages_are_cut_small_where_several_hosts_meet_several():
-    names = ["a", "b", "c", "s", "t"]
-    ranks_of, apart = {name: i for i, name in enumerate(names)}, list("01234")
-    for plan, hosts, cut in [
-        (ring(names[:3]), apart, gloo.PLAIN),
-        (ring(names[:2]), apart, gloo.CROWDED),  # each sends to the other
-        (aggregate_at(names[:3], "s"), apart, gloo.PLAIN),
-        (sharded(names[:3]), apart, gloo.CROWDED),
-        (sharded(names[:3], ["s", "t"]), apart, gloo.CROWDED),
-        (sharded(names[:3]), ["0"] * 5, gloo.PLAIN),
-        (sharded(names[:3]), ["0", "0", "1", "2", "2"], gloo.CROWDED),
-    ]:
-        assert {gloo._cut(step, ranks_of, hosts) for step in plan.steps} == {cut}
-
-
-def test_a_tag_fits_however_many_sends_a_step_has():
-    for index in (0, 2**15, 2**16 + 1, 10**6):
-        added = gloo.PLAIN.added
-        cut = gloo._segments(index, False, torch.empty(3 * added // 4 + 5), gloo.PLAIN)
-        assert [len(part) for _, part in cut] == [added // 4] * 3 + [5]
-        assert all(0 <= tag < 2**31 for tag, _ in cut)
 
 
 def on_plans(rank, cases):

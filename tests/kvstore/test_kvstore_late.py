@@ -23,9 +23,7 @@ from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, WorkerLost
 from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.wire import Op
-from d2lps.kvstore.worker import client as client_module
-from d2lps.kvstore.worker.client import Request, ServerClient
+from d2lps.kvstore.worker.client import ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 NOTHING_LEFT = pytest.mark.usefixtures("nothing_left")
@@ -253,16 +251,6 @@ def test_a_server_without_threads_recovers(monkeypatch):
 
 
 # ---------------------------------------------------------------- interrupted calls and closed stores
-
-
-def test_an_abandoned_request_is_not_sent():
-    with kvstore.cluster("dist_async", 1, 1) as (store,):
-        (client,), request = store.clients, Request(Op.STATUS, metadata={})
-        client.forget(request)
-        with pytest.raises(Interrupted):
-            client.ask(request)
-        client_module.ask_in_turn(client, [request])
-        assert not client._pending and request.error is None
 
 
 def test_ctrl_c_ends_a_call_whose_turn_to_send_does_not_come():

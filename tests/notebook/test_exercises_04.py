@@ -228,25 +228,6 @@ def test_a_run_is_the_same_every_time():
                 assert [message for at, who, message in run if (at, who) == (dst, src)] == list(range(5))
 
 
-def test_the_network_names_deadlock_and_idleness(monkeypatch):
-    with pytest.raises(network.Deadlock):
-        net = network.Network(["a", "b"], lambda able: able[0])
-        net.play({"a": lambda: net.recv("a"), "b": lambda: net.recv("b")}, until=["a"])
-    monkeypatch.setattr(network, "PATIENCE", 0.1)
-    release = threading.Event()
-    with pytest.raises(network.Idle) as idle:
-        net = network.Network(["a"], lambda able: able[0])
-        net.play({"a": lambda: release.wait(30)}, until=["a"])
-    release.set()
-    assert idle.value.node == "a"
-    with pytest.raises(network.Closed):
-        net.send("a", "a", 1)
-    with pytest.raises(ZeroDivisionError):
-        net = network.Network(["a"], lambda able: able[0])
-        net.play({"a": lambda: 1 / 0}, until=["a"])
-    assert network.Message("a", "b", 3).nbytes == 3
-
-
 def test_an_answer_is_asked_in_another_process():
     keys, servers = ["a", "b"], ["x", "y"]
     assert elsewhere(SOLVED["placement"], keys, servers) == SOLVED["placement"](keys, servers)

@@ -258,19 +258,6 @@ def test_a_crash_leaves_unsynced_data_in_any_state():
             wrong()
 
 
-def test_after_a_crash_nothing_happens_whatever_is_caught():
-    def crash(number):
-        if number == 2:
-            raise disks.Crash
-
-    folder = disks.Folder(disks.Disk(), crash)
-    for _ in range(3):
-        with pytest.raises(disks.Crash):
-            folder.write("a", b"12")
-    with pytest.raises(disks.Crash):
-        folder.names()
-
-
 def test_a_save_that_catches_the_crash_is_judged_alike():
     def stubborn(fs):
         save, load = SOLVED["atomic-save"](fs)

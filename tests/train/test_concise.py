@@ -61,8 +61,8 @@ def nameless(tmp_path):
 
 
 def test_two_processes_are_one_device_within_rounding_and_need_no_address_of_the_host_name(nameless, tmp_path):
-    program = "import torch; from d2lps.train import ddp; torch.save(ddp.weights(processes=2, deadline=45), 'weights')"
-    done = nameless("-c", program)
+    program = "import torch; from d2lps.train import ddp; torch.save(ddp.weights(processes=2, deadline=180), 'weights')"
+    done = nameless("-c", program, seconds=220)
     assert done.returncode == 0, done.stderr
     data = by_plan.digits().train
     joined = by_plan.one_device(by_plan.small_cnn(), data, size=128, steps=48, lr=0.03, momentum=0.9)
