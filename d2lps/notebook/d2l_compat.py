@@ -44,11 +44,11 @@ class Timer:
 
     def start(self) -> None:
         """Start the timer."""
-        self._began = time.time()
+        self._began = time.perf_counter()
 
     def stop(self) -> float:
         """Stop the timer, record the time, and return it in seconds."""
-        self.times.append(time.time() - self._began)
+        self.times.append(time.perf_counter() - self._began)
         return self.times[-1]
 
     def avg(self) -> float:

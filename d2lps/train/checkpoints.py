@@ -249,7 +249,7 @@ def _packed(own: Any) -> bytes:
 
 def _unpacked(file: "Path | io.BytesIO") -> dict:
     """Read numbers, texts and tensors, but never code."""
-    return torch.load(file, map_location="cpu", weights_only=True)
+    return torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251
 
 
 def _random_from(numbers: Mapping) -> None:

@@ -80,7 +80,7 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
         if not path.exists():
             # The first lines name the cause; torchrun's report on the other processes follows.
             raise ProcessesError(text("processes.failed", count=processes, output=output[:2000]))
-        return torch.load(path, weights_only=True)
+        return torch.load(path, weights_only=True)  # noqa: TID251
 
 
 def _end(torchrun: subprocess.Popen) -> None:

@@ -48,7 +48,6 @@ from d2lps import (
     together,
     tree,
 )
-from d2lps.carriers import gloo
 from d2lps.carriers import ranks as ranks_module
 from d2lps.carriers.execute import compile
 from d2lps.plan.acts import sends, updates
@@ -241,7 +240,7 @@ def on_every_algorithm(rank, kind, memory, names, playing=None):
     return errors
 
 
-WAYS_OF = {1: WAYS[::3], 2: WAYS, 3: WAYS[1::2], 5: WAYS[::3], 8: WAYS[2::4]}
+WAYS_OF = {1: WAYS[::3], 2: WAYS[::2], 3: WAYS[1::2], 8: WAYS[2::4]}
 
 
 @pytest.mark.parametrize("n, ways", WAYS_OF.items(), ids=map(str, WAYS_OF))
@@ -261,7 +260,7 @@ def test_a_rank_may_play_several_nodes_or_a_server_alone(kind):
 def in_many_pieces(rank, kind):
     carrier, errors = rank.carrier(kind), []
     for plan in (tree(carrier.names), around(carrier.names), aggregate_at(carrier.names, "rank1", chunks=2)):
-        for memory in ("ordinary", "strided", "shared"):
+        for memory in ("strided", "shared"):
             errors += differences(carrier, plan, memory, 1_100_003, torch.float32)
     return errors
 
@@ -286,29 +285,6 @@ def overwritten_while_it_leaves(rank):
 
 def test_what_is_overwritten_has_left_before():
     assert ranks()(overwritten_while_it_leaves, n=3) == [(2.0, 2.0), (0.0, 0.0), (2.0, 2.0)]
-
-
-def test_messages_are_cut_small_where_several_hosts_meet_several():
-    names = ["a", "b", "c", "s", "t"]
-    ranks_of, apart = {name: i for i, name in enumerate(names)}, list("01234")
-    for plan, hosts, cut in [
-        (ring(names[:3]), apart, gloo.PLAIN),
-        (ring(names[:2]), apart, gloo.CROWDED),  # each sends to the other
-        (aggregate_at(names[:3], "s"), apart, gloo.PLAIN),
-        (sharded(names[:3]), apart, gloo.CROWDED),
-        (sharded(names[:3], ["s", "t"]), apart, gloo.CROWDED),
-        (sharded(names[:3]), ["0"] * 5, gloo.PLAIN),
-        (sharded(names[:3]), ["0", "0", "1", "2", "2"], gloo.CROWDED),
-    ]:
-        assert {gloo._cut(step, ranks_of, hosts) for step in plan.steps} == {cut}
-
-
-def test_a_tag_fits_however_many_sends_a_step_has():
-    for index in (0, 2**15, 2**16 + 1, 10**6):
-        added = gloo.PLAIN.added
-        cut = gloo._segments(index, False, torch.empty(3 * added // 4 + 5), gloo.PLAIN)
-        assert [len(part) for _, part in cut] == [added // 4] * 3 + [5]
-        assert all(0 <= tag < 2**31 for tag, _ in cut)
 
 
 def on_plans(rank, cases):
@@ -345,7 +321,7 @@ CASES = st.tuples(
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(st.lists(CASES, min_size=8, max_size=8))
 def test_any_legal_plan_leaves_the_same_bits_everywhere(cases):
     for n in {len(plan.nodes) for plan, *_ in cases}:
@@ -362,7 +338,7 @@ def on_updates(rank):
     for make in UPDATING.values():
         plan = make(("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}))
         if len(plan.nodes) > 1:
-            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            for dtype in (torch.float32, torch.bfloat16):
                 for kind, memory in WAYS:
                     errors += updated_differently(carriers[kind], plan, memory, 101, dtype, seed=3, turns=3)
     return errors

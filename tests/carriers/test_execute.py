@@ -36,9 +36,9 @@ def check_run(plan, tensors, carrier=None):
 # ---------------------------------------------------------------- the sum
 
 
-@pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("make", PLANS.values(), ids=PLANS)
-def test_everyone_ends_with_the_sum_in_the_plans_order_for_every_size(make, n):
+def test_run_leaves_the_sum_in_the_plans_order_for_every_size(make, n):
     for size in SIZES:
         check_run(make(n), gradients(make(n), size))
 

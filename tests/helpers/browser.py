@@ -1,7 +1,9 @@
 """The Chromium of the tests: the system's if there is one that runs, else Playwright's own."""
 
 import functools
+import itertools
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -156,6 +158,48 @@ def quiet_page(new_page):
 
     yield open_it
     assert said == []
+
+
+PAGE = (
+    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
+    '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}</style><main>%s</main>'
+)
+
+
+@pytest.fixture
+def opened(quiet_page, tmp_path):
+    """``opened(shown, width)``: a page of a player, a picture that answers, or a piece of HTML with one of them.
+
+    With ``apart``, time passes there only as the test says.
+    """
+    numbers = itertools.count()
+
+    def open_it(shown, width=980, height=1000, apart=False, **media):
+        path = tmp_path / f"{next(numbers)}.html"
+        if hasattr(shown, "save"):
+            shown.save(path)
+        else:
+            path.write_text(PAGE % (shown if isinstance(shown, str) else shown._repr_html_()), "utf-8")
+        look = {"viewport": {"width": width, "height": height}, "reduced_motion": "reduce"} | media
+        page = quiet_page(path.as_uri(), apart=apart, **look)
+        page.wait_for_selector(".d2-player, .d2-hand, .d2-edit")
+        draw(page)
+        return hold_time(page) if apart else page
+
+    return open_it
+
+
+def move(page: Page, part: float) -> None:
+    """Move the slider of the player to a part of its length."""
+    page.locator(".d2-controls input").evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }", part
+    )
+
+
+def head(page: Page, run: int = 0) -> float:
+    """Return the place of the play-head, in percent."""
+    found = page.locator(".d2-track > .d2-head").nth(run).evaluate("e => e.style.transform")
+    return float(re.fullmatch(r"translateX\((.*)%\)", found)[1])
 
 
 if __name__ == "__main__":  # the set-up asks whether a browser starts here

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,10 +24,10 @@ SECONDS = 120  # for a program to end
 USUAL = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def torchrun(script: Path, n: int, arguments: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess:
+def torchrun(script: Path, n: int, **environment: str) -> subprocess.CompletedProcess:
     """Run a script with ``n`` workers under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", f"--nproc-per-node={n}"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(script), *arguments]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(script)]
     environment = os.environ | USUAL | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
 

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import threading
-import time
 import weakref
 from fractions import Fraction
 
@@ -19,8 +18,6 @@ from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost, checkpoint
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.store import DEFERRED, SlotStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
-
-SECRET = b"0123456789abcdef"
 
 
 @pytest.fixture(params=["local", "device"])
@@ -38,13 +35,6 @@ def test_several_values_of_one_key_are_summed(alone):
     outs = [torch.empty(2, 3) for _ in range(4)]
     alone.pull(keys, out=[outs, array := np.empty((2, 2), np.float32)])
     assert all(out.equal(torch.full((2, 3), 85.0)) for out in outs) and (array == 3).all()
-
-
-def test_an_optimizer_steps_where_the_value_is(alone):
-    alone.init("w", torch.ones(4))
-    alone.set_optimizer("sgd", lr=0.5)
-    alone.pushpull("w", torch.ones(4), out=(out := torch.empty(4)))
-    assert out.tolist() == [0.5] * 4
 
 
 def test_a_device_store_sums_by_a_plan_and_shows_it():
@@ -79,56 +69,6 @@ def test_each_worker_gets_the_sum_of_all(workers, servers, replicas, transport):
     options = {"transport": transport, "placement": place, "replicas": replicas}
     with kvstore.cluster("dist_sync", workers, servers, **options) as stores:
         assert each(stores, work) == [True] * workers
-
-
-@pytest.mark.parametrize(
-    "servers, seed, replicas, secret",
-    [(1, 0, 0, b""), (2, 1, 0, SECRET), (3, 2, 0, b""), (5, 0, 0, SECRET), (2, 1, 1, b""), (5, 2, 1, SECRET)],
-)
-def test_the_bits_are_the_same_for_any_number_of_servers_and_any_order_of_arrival(servers, seed, replicas, secret):
-    """Five rounds with momentum, of three workers that come in any order, as torch computes them."""
-    generator = torch.Generator().manual_seed(1)
-    start, gradients = torch.randn(701, generator=generator), torch.randn(5, 3, 701, generator=generator)
-
-    def work(store):
-        store.init("w", start)
-        store.set_optimizer("sgd", lr=0.1, momentum=0.9)
-        weight = torch.empty(701)
-        for round_ in range(5):
-            time.sleep(((seed + 7 * store.rank + 3 * round_) % 5) / 200)
-            store.pushpull("w", gradients[round_, store.rank], out=weight)
-        return weight
-
-    options = {"placement": Placement(servers, large=100), "secret": secret, "replicas": replicas}
-    with kvstore.cluster("dist_sync", 3, servers, **options) as stores:
-        found = each(stores, work)
-    parameter = torch.nn.Parameter(start.clone())
-    reference = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
-    for a, b, c in gradients:
-        parameter.grad = a + b + c
-        reference.step()
-    assert all(weight.equal(parameter.data) for weight in found)
-
-
-@pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("kind, staleness", [("dist_async", 0), ("dist_ssp", 0), ("dist_ssp", 2)])
-def test_every_push_counts_once_whenever_it_is_applied(kind, staleness, replicas):
-    def work(store):
-        store.init("w", torch.zeros(3, dtype=torch.float64))
-        store.set_optimizer("sgd", lr=-1.0)
-        seen = torch.zeros(3, dtype=torch.float64)
-        for _ in range(6):
-            time.sleep(0.01 * store.rank)
-            before = seen.clone()
-            store.push("w", torch.full((3,), 8.0**store.rank, dtype=torch.float64))
-            store.pull("w", out=seen)
-            assert seen[0] == seen[2] and (before[0] < 1 or seen[0] > before[0])
-        store.barrier()
-        store.pull("w", out=seen)
-        return seen[0].item()
-
-    with kvstore.cluster(kind, 3, 2, staleness=staleness, replicas=replicas) as stores:
-        assert each(stores, work) == [6 * (1 + 8 + 64)] * 3
 
 
 # ---------------------------------------------------------------- the state of a server, without sockets
@@ -263,17 +203,6 @@ def test_another_rule_begins_anew_and_so_does_the_first_one_after_it():
         push(held, 0, round_, torch.ones(4))
         assert set(saved(held)) == {"value", *REMEMBERED[rule]}
     assert pull(held, 0, 3).value.tolist() == [-3.0] * 4
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_value_that_is_not_finite_is_summed_like_any_other(bad):
-    held = table(workers=2)
-    push(held, 0, 1, ones(0))
-    push(held, 1, 1, torch.full((4,), bad))
-    assert not pull(held, 0, 1).value.isfinite().any()
-    for rank in (0, 1):
-        push(held, rank, 2, ones(rank))
-    assert pull(held, 0, 2).value[0] == 5
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 4])
@@ -527,6 +456,7 @@ def test_an_impossible_call_is_refused_and_changes_nothing(call, sentence):
     assert pull(held, 0, 1).value[0] == 21
 
 
+NO_NUMBERS = [10**5000, 10**400, float("inf"), float("-inf"), float("nan"), True, "0.1", None, [0.1], 1j]
 NUMBERS = [
     ("rmsprop", {}, "there is no optimizer 'rmsprop': the optimizers are sgd, adagrad, adam"),
     ("sgd", {}, "sgd needs lr"),
@@ -544,6 +474,7 @@ NUMBERS = [
     ("adagrad", {"lr": 1, "eps": -1}, "eps = -1: adagrad takes 0 or more"),
     ("sgd", [("lr", 1)], "an optimizer must be given as a name and numbers"),
     ("sgd", {"lr": 0.1, "rescale_grad": "sum"}, "rescale_grad = 'sum'"),
+    *(("sgd", {"lr": 0.1, name: n}, name) for n in NO_NUMBERS for name in ("lr", "rescale_grad")),
 ]
 
 
@@ -552,13 +483,6 @@ def test_numbers_that_an_optimizer_does_not_take_are_refused(rule, numbers, sent
     with pytest.raises(Refused) as caught:
         Optimizer.read(rule, numbers)
     assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize("lr", [np.float32(0.5), Fraction(1, 2), np.float64(0.5), 0.5])
-def test_any_real_number_will_do_and_travels_as_a_float(lr):
-    optimizer = Optimizer.read("sgd", {"lr": lr, "rescale_grad": np.int64(2)})
-    assert optimizer == ("sgd", {"lr": 0.5}, 2.0)
-    assert {*map(type, optimizer.as_read.values())} == {float}
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.int8])

@@ -32,7 +32,7 @@ NOTHING_LEFT = pytest.mark.usefixtures("nothing_left")
 
 
 SIZES = {"small": 7, "cut": 2_000, "large": 40_000, "other": 3}  # of cut and large each server has a part
-EXAMPLES = int(os.environ.get("D2LPS_EXAMPLES", "40"))  # of 50 steps each, 2,000
+EXAMPLES = int(os.environ.get("D2LPS_EXAMPLES", "32"))  # of 50 steps each
 UNTOUCHED = -7.0
 USUALLY = st.sampled_from([True] * 7 + [False])
 
@@ -236,7 +236,7 @@ class SynchronousPromises(Promises):
     kind = "dist_sync"
 
 
-@pytest.mark.fault("F15", "interrupted at any moment, then the same call or another: 2,000 steps against a model")
+@pytest.mark.fault("F15", "interrupted at any moment, then the same call or another, against a model")
 @pytest.mark.parametrize(
     "machine",
     [
@@ -315,23 +315,18 @@ def test_where_only_the_pull_fails_the_same_again_pulls():
         assert value.tolist() == [1.0] * 3, "in place, and nothing had come"
 
 
-def test_a_key_that_was_not_counted_tells_one_push_from_another(late):
+def test_push_that_was_counted_for_some_keys_differs_from_another_by_the_others(late):
     with pytest.raises(Timeout) as error:  # of B the same bits as before, in another call: it waits for round 1
         late[0].push([A, B], [full(11), full(20)])
     assert error.value.counted == (A,)
 
 
-def test_what_is_refused_between_changes_nothing():
-    with kvstore.cluster("dist_sync", 2, 2, deadline=1.0) as stores:
-        begun(stores, A, B)[0].push(A, full(1))
-        with pytest.raises(Timeout):
-            stores[0].push([A, B], [full(10), full(20)])
-        with pytest.raises(Refused, match="has shape"):
-            stores[0].push(B, torch.ones(9, 9))
-        stores[1].push(A, full(4))
-        stores[0].push([A, B], [full(10), full(20)])
-        stores[1].push([A, B], [full(40), full(80)])
-        assert [pulled(stores[0], key) for key in (A, B)] == [[50.0], [100.0]]
+def test_push_that_is_refused_between_changes_nothing(late):
+    with pytest.raises(Refused, match="has shape"):
+        late[0].push(B, torch.ones(9, 9))
+    late[0].push([A, B], [full(10), full(20)])
+    late[1].push([A, B], [full(40), full(80)])
+    assert [pulled(late[0], key) for key in (A, B)] == [[50.0], [100.0]]
 
 
 def test_a_repeated_push_keeps_the_pushes_of_others():
@@ -346,9 +341,16 @@ def test_a_repeated_push_keeps_the_pushes_of_others():
         assert out.unique().tolist() == [111.0]
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
-@pytest.mark.parametrize("pushed", [lambda x: x.t(), lambda x: [x.t()], lambda x: x.numpy().T, lambda x: x[:, ::2]])
-def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
+@pytest.mark.parametrize(
+    "pushed, transport",
+    [
+        (lambda x: x.t(), "tcp"),
+        (lambda x: [x.t()], "unix"),
+        (lambda x: x.numpy().T, "tcp"),
+        (lambda x: x[:, ::2], "unix"),
+    ],
+)
+def test_value_that_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
     with kvstore.cluster("dist_sync", 2, 2, transport=transport, deadline=1.0, placement=PLACE) as stores:
         x = torch.arange(40_000.0).reshape(200, 200)
         given = pushed(x)
@@ -374,23 +376,22 @@ def test_pushes_that_fail_give_their_memory_back():
         assert store._shared_buffer._next == taken
 
 
-@pytest.mark.parametrize("size", [3, 40_000])
-def test_ctrl_c_while_a_push_waits_and_then_another_call(size):
+def test_push_that_ctrl_c_ends_as_it_waits_keeps_back_no_other():
     with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
-        store = begun(stores, "w", "v", size=size)[0]
-        store.push("w", full(1, size))
+        store = begun(stores, "w", "v")[0]
+        store.push("w", full(1))
         with alarm(0.2, every=0.001) as interruption:
-            store.push("w", full(100, size))  # waits for round 1
+            store.push("w", full(100))  # waits for round 1
         assert (interruption.value.counted, interruption.value.unknown) == ((), ("w",))
-        store.push("v", full(3, size))  # at once: nothing is kept back
-        stores[1].push(["w", "v"], [full(4, size), full(4, size)])
-        store.push("w", full(100, size))  # the same again
-        stores[1].push("w", full(400, size))
-        assert [pulled(store, key, size) for key in ("w", "v")] == [[500.0], [7.0]]
+        store.push("v", full(3))  # at once: nothing is kept back
+        stores[1].push(["w", "v"], [full(4), full(4)])
+        store.push("w", full(100))  # the same again
+        stores[1].push("w", full(400))
+        assert [pulled(store, key) for key in ("w", "v")] == [[500.0], [7.0]]
 
 
-@pytest.mark.parametrize("after", [0.001, 0.002, 0.004, 0.008, 0.016])
-def test_a_local_store_is_interrupted_in_order_too(after):
+@pytest.mark.parametrize("after", [0.001, 0.004, 0.016])
+def test_local_store_is_interrupted_in_order_too(after):
     store, size, pushes = kvstore.create("local"), 1_000_000, 0
     store.init(["a", "b"], [torch.zeros(size)] * 2)
     store.set_optimizer("sgd", lr=-1.0)
@@ -489,8 +490,8 @@ def test_an_unknown_push_that_ends_for_a_push_that_fails_is_not_counted_again(mo
 @pytest.mark.parametrize(
     "kind, how, seed",
     [
-        *((kind, "plain", seed) for kind in ("dist_sync", "dist_async") for seed in range(8)),
-        *(("dist_sync", "secret", seed) for seed in range(4)),
+        *((kind, "plain", seed) for kind in ("dist_sync", "dist_async") for seed in range(4)),
+        *(("dist_sync", "secret", seed) for seed in range(2)),
     ],
 )
 def test_lines_that_break_count_every_push_once(kind, how, seed):
@@ -578,8 +579,9 @@ class Turned(Twice):
 
 @NOTHING_LEFT
 @pytest.mark.fault("F6", "messages twice, again later, delayed, out of order; with and without a secret")
-@pytest.mark.parametrize("coded", [False, True])
-@pytest.mark.parametrize("change", [Twice, Again, Late, Turned])
+@pytest.mark.parametrize(
+    "change, coded", [(Twice, False), (Twice, True), (Again, True), (Late, False), (Turned, False), (Turned, True)]
+)
 def test_repeated_late_and_reordered_pushes_count_once(change, coded):
     secret = SECRET if coded else b""
     (server,) = tables(secret=secret)
@@ -593,9 +595,15 @@ def test_repeated_late_and_reordered_pushes_count_once(change, coded):
 
 @NOTHING_LEFT
 @pytest.mark.fault("F6", "a frame cut at each byte, and then the one that is sent again")
-@pytest.mark.parametrize("coded", [False, True])
 @pytest.mark.parametrize(
-    "way, op", [("up", Op.PUSH), ("up", Op.PULL), ("up", Op.PUSHPULL), ("down", Op.OK), ("down", Op.DATA)]
+    "way, op, coded",
+    [
+        ("up", Op.PUSH, False),
+        ("up", Op.PULL, True),
+        ("up", Op.PUSHPULL, True),
+        ("down", Op.OK, True),
+        ("down", Op.DATA, False),
+    ],
 )
 def test_a_push_counts_once_although_its_frames_are_cut_at_each_byte(way, op, coded, monkeypatch):
     ended, cut, armed, secret = [], [], [], SECRET if coded else b""
@@ -673,8 +681,9 @@ def test_a_push_that_is_lost_is_unknown_and_counts_once_when_it_is_pushed_again(
 
 @NOTHING_LEFT
 @pytest.mark.fault("F6", "a push and pull in one lost, its answer lost")
-@pytest.mark.parametrize("way, lost", [("up", Op.PUSHPULL), ("down", Op.DATA)])
-@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    "way, lost, waits", [("up", Op.PUSHPULL, False), ("down", Op.DATA, False), ("down", Op.DATA, True)]
+)
 def test_a_confirmed_push_stays_known_after_later_losses(way, lost, waits, recovery):
     """``waits``: the other worker pushes later, so that this one first hears that its push is counted."""
     (server,) = tables()
@@ -707,8 +716,7 @@ def test_a_confirmed_push_stays_known_after_later_losses(way, lost, waits, recov
 
 @NOTHING_LEFT
 @pytest.mark.fault("F10", "a push and pull in one that is refused")
-@pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("elements", [3, 400_003])
+@pytest.mark.parametrize("elements, replicas", [(3, 1), (400_003, 0)])
 def test_a_refused_push_fails_at_once_and_may_be_repeated(elements, replicas, recovery, monkeypatch):
     refuse_first_push(monkeypatch, rank=1)
 

@@ -16,16 +16,14 @@ from helpers.breaking import DEADLINE, Beside, closing, connected, gone, running
 from helpers.ctrl_c import pressed
 from helpers.ranks import FORKED
 from helpers.servers import fork_servers, servers_forked
-from helpers.stores import Function, aside, each, full, pulled, soon
+from helpers.stores import aside, each, full, pulled, soon
 from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, WorkerLost
 from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.wire import Op
-from d2lps.kvstore.worker import client as client_module
-from d2lps.kvstore.worker.client import Request, ServerClient
+from d2lps.kvstore.worker.client import ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 NOTHING_LEFT = pytest.mark.usefixtures("nothing_left")
@@ -252,28 +250,7 @@ def test_a_server_without_threads_recovers(monkeypatch):
         assert server._unauthenticated == {} and left == [0]
 
 
-@pytest.mark.fault("F15", "a clock that jumps")
-def test_a_clock_that_jumps_changes_nothing(monkeypatch):
-    jumps = iter(range(0, 10**15, 10**6))
-    monkeypatch.setattr(time, "time", lambda: float(next(jumps)))
-    with kvstore.cluster("dist_sync", 1, 1, deadline=DEADLINE) as (store,):
-        store.init("w", full(0))
-        for value in range(20):
-            store.push("w", full(value))
-            assert pulled(store) == [value]
-
-
 # ---------------------------------------------------------------- interrupted calls and closed stores
-
-
-def test_an_abandoned_request_is_not_sent():
-    with kvstore.cluster("dist_async", 1, 1) as (store,):
-        (client,), request = store.clients, Request(Op.STATUS, metadata={})
-        client.forget(request)
-        with pytest.raises(Interrupted):
-            client.ask(request)
-        client_module.ask_in_turn(client, [request])
-        assert not client._pending and request.error is None
 
 
 def test_ctrl_c_ends_a_call_whose_turn_to_send_does_not_come():
@@ -302,24 +279,6 @@ def test_an_answer_that_no_call_waits_for_is_not_kept():
         soon(lambda: not server._sessions[0]._unread)  # at the latest with the next heartbeat
 
 
-def test_interrupts_need_no_attributes():
-    class Stop(Exception):
-        def __setattr__(self, *_):
-            raise AttributeError("as it is")
-
-    def ring(*_):
-        raise Stop
-
-    store, waiting = kvstore.create("local"), threading.Event()
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(Stop):
-            store._calls.run(Function(waiting.wait, 0.3))
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_a_close_that_is_interrupted_leaves_no_line_open(monkeypatch):
     with kvstore.cluster("dist_async", 1, 3) as (store,):
 
@@ -334,19 +293,6 @@ def test_a_close_that_is_interrupted_leaves_no_line_open(monkeypatch):
         store.close()
         with pytest.raises(Refused, match="closed"):
             store.barrier()
-
-
-def test_close_says_goodbye_to_all_servers_before_it_waits(monkeypatch):
-    said = []
-
-    def noted(name, real):
-        return lambda client: (said.append(name), real(client))
-
-    for name in ("leave", "close"):
-        monkeypatch.setattr(ServerClient, name, noted(name, getattr(ServerClient, name)))
-    with kvstore.cluster("dist_async", 1, 3) as (store,):
-        store.close()
-        assert said[:4] == ["leave"] * 3 + ["close"]
 
 
 def test_a_store_that_is_closed_says_so():

@@ -4,8 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -21,8 +19,7 @@ from helpers.stores import Function, aside, each, full, raised, soon, until_whol
 from helpers.waits import LIVE
 
 from d2lps import kvstore
-from d2lps.carriers import ranks
-from d2lps.carriers.rendezvous import NoRanks, ProcessesError, Rendezvous
+from d2lps.carriers.rendezvous import Rendezvous
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, WorkerLost, launch, threads
 from d2lps.kvstore.launch import Meeting
 from d2lps.kvstore.server.server import Server
@@ -37,10 +34,18 @@ STOOD = pytest.mark.fault("F4", "all stopped for longer than a deadline")
 
 @pytest.mark.fault("F1", "worker gone, idle or after its push")
 @pytest.mark.fault("F1", "worker killed in a barrier")
-@pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("lost", ["fail", "drop"])
-@pytest.mark.parametrize("when", ["idle", "pushed", "in a barrier"])
-def test_a_killed_worker_is_named_or_the_others_go_on_without_it(when, lost, replicas, recovery):
+@pytest.mark.parametrize(
+    "when, lost, replicas",
+    [
+        ("idle", "fail", 1),
+        ("idle", "drop", 0),
+        ("pushed", "fail", 0),
+        ("pushed", "drop", 1),
+        ("in a barrier", "fail", 1),
+        ("in a barrier", "drop", 0),
+    ],
+)
+def test_killed_worker_is_named_or_the_others_go_on_without_it(when, lost, replicas, recovery):
     def work(mine):
         mine.init("w", full(0))
         if mine.rank == 1:
@@ -113,10 +118,11 @@ def silent(store):
 
 @pytest.mark.fault("F4", "worker that is silent, and the others go on without it")
 @pytest.mark.fault("F4", "worker that is silent")
-@pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("lost", ["fail", "drop"])
-@pytest.mark.parametrize("call", ["pushpull", "barrier"])
-def test_a_silent_worker_is_lost(call, lost, replicas, recovery):
+@pytest.mark.parametrize(
+    "call, lost, replicas",
+    [("pushpull", "fail", 0), ("pushpull", "drop", 1), ("barrier", "fail", 1), ("barrier", "drop", 0)],
+)
+def test_silent_worker_is_lost(call, lost, replicas, recovery):
     with kvstore.cluster("dist_sync", 2, 2, lost=lost, deadline=DEADLINE, replicas=replicas) as stores:
         each(stores, lambda mine: mine.init("w", full(0)))
         out = full(0)
@@ -156,31 +162,6 @@ def test_a_server_that_is_slow_is_waited_for(recovery):
         with recovery():
             mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
         assert out.tolist() == [1.0] * 3
-
-
-@pytest.mark.fault("F4", "worker slower than the deadline")
-def test_a_push_counts_although_its_pull_came_too_late():
-    """The next push is another one, not the same again."""
-
-    def work(mine):
-        mine.init("w", torch.zeros(3))
-        mine.barrier()
-        out = torch.empty(3)
-        if mine.rank == 1:
-            assert late.wait(LIVE)
-            mine.push("w", torch.full((3,), 4.0))
-            pushed.set()
-        else:
-            with pytest.raises(Timeout, match="for push 1 of worker 1"):
-                mine.pushpull("w", torch.full((3,), 1.0), out=out)
-            late.set()
-            assert pushed.wait(LIVE)
-        mine.pushpull("w", torch.full((3,), 16.0 * 4**mine.rank), out=out)
-        return out.tolist()
-
-    late, pushed = threading.Event(), threading.Event()
-    with kvstore.cluster("dist_sync", 2, 1, deadline=2.0) as stores:
-        assert each(stores, work) == [[80.0] * 3] * 2
 
 
 @pytest.mark.fault("F4", "worker nearly as slow as the deadline")
@@ -258,8 +239,7 @@ def test_of_a_long_pause_little_counts(clock):
 
 
 @STOOD
-@pytest.mark.parametrize("replicas", [0, 1])
-@pytest.mark.parametrize("lost", ["fail", "drop"])
+@pytest.mark.parametrize("lost, replicas", [("fail", 1), ("drop", 0)])
 def test_no_member_is_lost_if_all_stood_still(lost, replicas, clock):
     """The clock jumps ahead twice as far as the deadline, again and again, while no member is asked for anything."""
     with kvstore.cluster("dist_sync", 2, 2, lost=lost, deadline=1.0, replicas=replicas) as stores:
@@ -315,7 +295,7 @@ import torch
 from d2lps import kvstore
 
 here = Path(sys.argv[0]).parent
-with kvstore.create("dist_sync", servers=2, deadline={deadline}, joining=60.0, replicas={replicas}) as store:
+with kvstore.create("dist_sync", servers=2, deadline=1.0, joining=60.0, replicas=1) as store:
     mine = [os.getpid()]
     for each in store.started:
         process = getattr(each, "process", None)
@@ -325,12 +305,12 @@ with kvstore.create("dist_sync", servers=2, deadline={deadline}, joining=60.0, r
     store.set_optimizer("sgd", lr=-1.0)
     if store.rank == 0:
         everyone = " ".join((here / str(rank)).read_text() for rank in range(2))
-        act = "sleep 0.3; kill -STOP " + everyone + "; sleep {stopped}; kill -CONT " + everyone
+        act = "sleep 0.3; kill -STOP " + everyone + "; sleep 2.5; kill -CONT " + everyone
         stopper = subprocess.Popen(["bash", "-c", act], start_new_session=True)
         print(len(everyone.split()), "processes")
     out, begun = torch.empty(3), time.time()
     try:
-        for _ in range({rounds}):
+        for _ in range(60):
             time.sleep(0.02)
             while True:
                 try:
@@ -338,7 +318,7 @@ with kvstore.create("dist_sync", servers=2, deadline={deadline}, joining=60.0, r
                     break
                 except (kvstore.Timeout, kvstore.Unknown):
                     continue
-        print(out.tolist(), time.time() - begun > {stopped})
+        print(out.tolist(), time.time() - begun > 2.5)
     except kvstore.KVError as error:
         print(type(error).__name__, error)
     if store.rank == 0:
@@ -347,10 +327,8 @@ with kvstore.create("dist_sync", servers=2, deadline={deadline}, joining=60.0, r
 
 
 @STOOD
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_processes_that_are_all_stopped_go_on(replicas, tmp_path):
-    numbers = {"deadline": 1.0, "stopped": 2.5, "rounds": 60, "replicas": replicas}
-    (tmp_path / "work.py").write_text(textwrap.dedent(STOPPING).format(**numbers))
+def test_processes_that_are_all_stopped_go_on(tmp_path):
+    (tmp_path / "work.py").write_text(STOPPING)
     one, other = forked(tmp_path / "work.py", 2)
     assert one == ["4 processes", *other] and other == [f"{[120.0] * 3} True"]
 
@@ -385,12 +363,11 @@ def said(script, n):
 @pytest.mark.parametrize(
     "how",
     [
-        signal.SIGKILL,
         pytest.param(signal.SIGTERM, marks=pytest.mark.fault("F2", "server ended by SIGTERM, without replicas")),
         pytest.param(signal.SIGSTOP, marks=pytest.mark.fault("F4", "server stopped for longer than the deadline")),
     ],
 )
-def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
+def test_lost_server_process_is_named_by_every_worker(tmp_path, how):
     script = tmp_path / "work.py"
     script.write_text(
         SCRIPT.format(
@@ -422,28 +399,22 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
     assert said(script, 2) == [["ServerLost (1,)"]] * 2
 
 
-@pytest.mark.fault("F1", "worker process killed, with and without a server of its own")
-@pytest.mark.parametrize("lost, owner", [("fail", False), ("drop", True)])
-def test_a_worker_process_that_is_killed_takes_no_server_with_it(tmp_path, lost, owner):
-    """``owner``: it is one that had started a server, which the others still need."""
-    victim = 1 if owner else 2
+@pytest.mark.fault("F1", "worker process killed, with a server of its own")
+def test_killed_worker_process_takes_no_server_with_it(tmp_path):
+    """Worker 1 has started a server, which the others still need."""
     script = tmp_path / "work.py"
     script.write_text(
-        SCRIPT.replace("deadline=2.0", f"deadline=2.0, lost={lost!r}").format(
-            body=textwrap.dedent(f"""
+        SCRIPT.replace("deadline=2.0", "deadline=2.0, lost='drop'").format(
+            body=textwrap.dedent("""
         store.barrier()
-        if store.rank == {victim}:
+        if store.rank == 1:
             os.kill(os.getpid(), 9)
-        try:
-            store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=out)
-            say(out.unique().tolist())
-        except kvstore.WorkerLost as error:
-            say(error.ranks)
+        store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=out)
+        say(out.unique().tolist())
     """)
         )
     )
-    want = f"({victim},)" if lost == "fail" else f"[{21.0 - 4**victim}]"
-    assert said(script, 3) == [[] if rank == victim else [want] for rank in range(3)]
+    assert said(script, 3) == [["[17.0]"], [], ["[17.0]"]]
 
 
 @pytest.mark.fault("F10", "a worker that cannot reach the servers as the store is made")
@@ -476,13 +447,6 @@ def test_all_workers_fail_if_one_cannot_reach_the_servers(tmp_path):
     assert gone([int(some[0].split()[1]) for some in lines]), "a server is left behind"
     assert lines[0][1].startswith("Refused worker 1 could not connect: server 1 at ")
     assert lines[1][1].startswith("ServerLost server 1 at ")
-
-
-def test_a_single_process_is_refused_with_the_way_to_start_several(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(NoRanks, match="torchrun --local-addr=127.0.0.1 --nproc-per-node=4"):
-        kvstore.create("dist_sync")
 
 
 # ---------------------------------------------------------------- workers meet to make a store
@@ -541,26 +505,12 @@ def test_no_worker_waits_longer_than_for_joining(tmp_path):
         assert said.startswith("WorkerLost (1,) rank 1 gave no sign of life"), said
 
 
-def test_a_worker_that_ended_early_counts_as_ended(monkeypatch):
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    meeting = Meeting.__new__(Meeting)
-    meeting.rank, meeting._others, meeting._dead = 0, {}, set()
-    monkeypatch.setattr(Rendezvous, "join", lambda _, me: [me, {"process": [*me["process"][:-1], process.pid]}])
-    meeting.join({})
-    assert meeting.ended() == {1}
-
-
-@pytest.mark.fault("F11", "a second process of a rank, another run")
-def test_two_of_one_rank_are_not_both_let_in():
+@pytest.mark.fault("F11", "a second process of a rank")
+def test_second_process_of_a_rank_is_refused():
     servers = tables()
     first = store(servers, 0)
     with pytest.raises(Refused, match="there is a worker 0 already: each rank is one process"):
         ServerClient(0, servers[0].address, 0, deadline=DEADLINE, incarnation="another")
-    with pytest.raises(Refused, match="there is no worker 2: they are 0 to 1"):
-        ServerClient(0, servers[0].address, 2, deadline=DEADLINE)
-    with pytest.raises(Refused, match="worker 1 belongs to run 'other', this server to ''"):
-        ServerClient(0, servers[0].address, 1, deadline=DEADLINE, run="other")
     first.close()
     servers[0].close()
 
@@ -614,15 +564,3 @@ def test_servers_listen_where_this_host_reaches_the_rendezvous(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "nosuch.invalid")
     with pytest.raises(Refused, match="MASTER_ADDR nosuch.invalid cannot be reached from this host"):
         launch.own_address()
-
-
-def test_a_missing_store_is_reported_at_the_deadline(monkeypatch):
-    """Torch itself pauses longer and longer, and would look again only long after it."""
-    over = threading.Event()
-    monkeypatch.setattr(ranks.dist, "TCPStore", lambda *_, **__: over.wait(60))
-    monkeypatch.setattr(ranks, "GRACE", 0.1)
-    try:
-        with pytest.raises(ProcessesError, match="no store answers"):
-            ranks._joined("127.0.0.1", 1, 1, 2, 0, 0.1)
-    finally:
-        over.set()

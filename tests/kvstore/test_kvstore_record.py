@@ -63,8 +63,7 @@ def test_the_picture_shows_who_is_in_every_round():
     assert "server0" in str(draw(trace))
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("lost", ["drop", "fail"])
+@pytest.mark.parametrize("lost, servers", [("drop", 1), ("fail", 2)])
 def test_a_lost_worker_is_in_the_trace_from_its_loss_and_waited_for_until_it_counts_as_lost(lost, servers):
     with cluster("dist_sync", 3, servers, record=True, lost=lost) as stores:
         for_all = threading.Barrier(3, timeout=30)

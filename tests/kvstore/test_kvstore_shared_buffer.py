@@ -12,7 +12,7 @@ from helpers.stores import each, refuse_first_push, soon
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
-from d2lps.kvstore.wire.shared_buffer import SHARED, Buffers, RemoteBuffer, SharedBuffer
+from d2lps.kvstore.wire.shared_buffer import SHARED, RemoteBuffer, SharedBuffer
 
 LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
 
@@ -189,24 +189,6 @@ def test_what_was_shared_is_let_go_of(passed):
             stores[0].pushpull("w", torch.ones(LARGE))
         del stores
     soon(lambda: files() <= before)
-
-
-def test_a_push_goes_into_the_buffer_that_no_server_reads():
-    shared_buffer, buffers, value = SharedBuffer(), Buffers(), torch.ones(5)
-
-    def pushed(push, counted):
-        """Where a push lies, and whether it lay there before."""
-        buffers.begin(push, counted)
-        tensor, written = buffers.of(0, value, shared_buffer)
-        buffers.write(0, tensor, push * value)
-        return shared_buffer.offset(tensor), written
-
-    (first, _), again = pushed(1, 0), pushed(1, 0)
-    assert again == (first, True), "a push that is sent again stays where it is"
-    second, third = pushed(2, 1), pushed(3, 2)  # a server may still read the push before
-    assert second[0] != first == third[0] and not second[1] and not third[1]
-    buffers.free = 3
-    assert pushed(4, 3) == (first, False), "the last push has been read"
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):

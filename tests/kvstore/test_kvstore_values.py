@@ -2,8 +2,6 @@
 
 import contextlib
 import enum
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -99,12 +97,6 @@ def test_autograd_notices_that_a_saved_tensor_is_overwritten(size):
             squared.backward()
 
 
-def test_the_package_is_there_without_docstrings():
-    program = "from d2lps import kvstore; kvstore.Placement(2); print(kvstore.create('local').type)"
-    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.strip()) == (0, "local"), done.stderr
-
-
 # ---------------------------------------------------------------- numbers of NumPy, and sparse gradients
 
 
@@ -147,13 +139,6 @@ def test_whole_numbers_of_numpy_are_keys(alone, tmp_path):
         alone.push([3, np.int64(3)], [torch.ones(2)] * 2)
     with pytest.raises(Refused, match="key 7 is not initialized"):
         alone.push(np.int64(7), torch.ones(2))
-
-
-def test_a_trace_takes_a_whole_number_of_numpy():
-    with kvstore.cluster("dist_sync", 1, 1, record=True) as (store,):
-        store.init([3, 4], [torch.zeros(2)] * 2)
-        store.push(3, torch.ones(2))
-        assert store.trace(np.int64(3)).events and store.staleness(np.int64(3)) == []
 
 
 def embedded(sparse, dtype=torch.float32):

@@ -1,8 +1,6 @@
 """The texts of every exercise, and what all judges do with an answer: nothing hangs, and nothing leaks."""
 
-import ast
 import doctest
-import importlib
 import inspect
 import math
 import pickle
@@ -21,7 +19,7 @@ from helpers.waits import LIVE
 
 import d2lps
 from d2lps import Plan, Send, aggregate_at, check_exercise, sharded, solution
-from d2lps.messages import LANGUAGES, sentences
+from d2lps.messages import LANGUAGES
 from d2lps.notebook.grading import (
     Failure,
     call,
@@ -78,15 +76,6 @@ def test_every_text_stands_in_three_languages(id):
         assert all(texts.hint(mistake).strip() for mistake in texts.table["mistakes"])
     assert len({len(each) for each in rungs.values()}) == 1
     assert len({rung for each in rungs.values() for rung in each}) == 3 * len(rungs["en"])
-
-
-def test_the_messages_have_the_same_keys_and_placeholders():
-    def keys(language):
-        found = {key: said for key, said in sentences(language).items() if key.startswith("checks.")}
-        return {key: sorted(re.findall(r"\{(\w+)\}", said)) for key, said in found.items()}
-
-    assert keys("en") == keys("vi") == keys("zh")
-    assert all(said.strip() for language in LANGUAGES for said in sentences(language).values())
 
 
 # ---- what holds of all judges, shown on one exercise
@@ -215,15 +204,6 @@ def test_a_grader_is_read_again_when_it_has_been_mended(monkeypatch, tmp_path):
     assert check_exercise("new-one", sharded).sentence.splitlines()[0] == "Well done: 10\u00a0ms"
 
 
-def imports_of(file):
-    """(module, name) of what a file imports from d2lps."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "d2lps")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "d2lps":
-            yield from ((node.module, alias.name) for alias in node.names)
-
-
 OTHERS = ("lesson", "solutions", "figures", "film")
 GRADERS = [path for path in course.CHAPTERS.glob("*/*.py") if path.stem not in OTHERS]
 
@@ -232,20 +212,6 @@ GRADERS = [path for path in course.CHAPTERS.glob("*/*.py") if path.stem not in O
 def test_the_examples_in_graders_run(path):
     examples = doctest.testmod(course.chapter_module(path.parent, path.stem))
     assert not examples.failed
-
-
-def test_graders_import_only_public_names():
-    assert len(GRADERS) >= 9
-    for path in GRADERS:
-        for module, name in imports_of(path):
-            home = importlib.import_module(module)
-            if module == "d2lps":
-                assert name is None or name in d2lps.__all__, (path, name)
-            elif module == "d2lps.notebook.grading" or hasattr(home, "__path__"):  # a room
-                assert name in getattr(home, "__all__", vars(home)), (path, module, name)
-            else:
-                assert module == "d2lps.units", (path, module)
-            assert not (name or "").startswith("_")
 
 
 def deep(gpus):
@@ -430,18 +396,6 @@ def test_text_of_an_answer_is_not_html():
     assert "<script>" not in check_exercise("own-gpu", nasty)._repr_html_()
 
 
-def test_printing_a_verdict_needs_no_widget():
-    code = (
-        "import sys, d2lps\n"
-        "print(d2lps.check_exercise('own-gpu', d2lps.sharded))\n"
-        "assert not {'IPython', 'anywidget', 'ipywidgets', 'torch'} & set(sys.modules)"
-    )
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.startswith("✓ Right."), done.stderr
-
-
 @pytest.mark.parametrize("value", [2, 2.5, Fraction(5, 2), numpy.float32(2.5), numpy.int64(2), numpy.array(2.5)])
 def test_numbers_of_every_kind_are_numbers(value):
     assert number(value) == value and not hasattr(number(value), "dtype")
@@ -569,10 +523,7 @@ def test_a_reduction_that_rounds_is_shown_with_the_digits_that_it_lacks():
     assert got != right
 
 
-WORLDS = (
-    *("push-pull", "sparse-pull", "local-sgd", "count-once", "fault-tolerance", "break-even"),
-    *("tensor-mlp", "bruck", "experts", "global-norm"),
-)
+WORLDS = (*("push-pull", "local-sgd", "fault-tolerance", "break-even", "tensor-mlp", "bruck"),)
 
 
 def trying_for_ever(function):

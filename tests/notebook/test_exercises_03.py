@@ -11,7 +11,7 @@ from helpers.exercises import EXERCISES, module
 import d2lps
 from d2lps import Plan, Send, Trace, check_exercise, cost, machines, ring, sharded
 from d2lps.notebook.grading.course import texts_of
-from d2lps.plan import check, sends
+from d2lps.plan import check
 
 CHAPTER = "03-many-machines"
 IDS = ("servers", "seven-steps", "hierarchy", "best-mix")
@@ -155,17 +155,6 @@ def test_the_traces_are_sound_and_unlike_predictions():
             sums[event.dst, event.key] = arrived
 
 
-def test_the_traces_have_what_the_exercise_is_about():
-    *_, chunked = (case for case in EXERCISES["seven-steps"].cases if case.chunks == 3)
-    numbers = defaultdict(set)
-    for event in chunked.trace.events:
-        numbers[event.step].add(judge_seven_steps.step_of(event))
-    assert any({4, 6} <= steps for steps in numbers.values())  # both directions in one step of the plan
-    first = EXERCISES["seven-steps"].cases[0]
-    inside = [event for event in first.trace.events if judge_seven_steps.step_of(event) == 7]
-    assert judge_seven_steps.span(inside) > 2 * max(event.end - event.start for event in inside)  # with gaps
-
-
 # ---- two levels
 
 
@@ -230,19 +219,3 @@ def test_equal_pieces_come_near_what_the_fullest_card_allows():
         assert (
             two_steps.duration >= alone.duration
         )  # where a step ends before the way back begins, servers gain nothing
-
-
-def test_servers_may_be_many_and_slow():
-    kinds = set()
-    for case in EXERCISES["best-mix"].cases:
-        hosts, bandwidth, servers = case.arguments
-        more = (len(servers) > len(hosts)) - (len(servers) < len(hosts))
-        kinds.add((more, sum(servers.values()) >= len(hosts) * bandwidth))
-    assert kinds >= {(-1, False), (0, False), (1, False), (1, True)}
-
-
-def test_every_plan_of_a_judge_adds_up_right():
-    for case in EXERCISES["best-mix"].cases:
-        plan = judge_best_mix.served(case, texts_of("best-mix").solution()(*case.arguments), 3)
-        check(plan)
-        assert {node for step in plan.steps for send in sends(step) for node in send[:2]} <= set(plan.nodes)

@@ -127,17 +127,6 @@ def test_equally_fast_buckets_are_equally_right():
         assert judge_buckets.judge(case, lambda *_, buckets=buckets: buckets)["end"] == "11\u00a0ms"
 
 
-def test_the_first_case_needs_a_thought():
-    """The obvious answer is slower there by at least 9 %."""
-    case = EXERCISES["buckets"].cases[0]
-    solutions, soonest = texts_of("buckets").solutions(), judge_buckets.best(case)[0]
-    given = list(case.sizes), list(case.ready), case.alpha, case.bandwidth
-    natural = [solutions[name] for name in ("every_one_alone", "all_together", "whatever_is_ready", "only_two")]
-    natural += [solutions["up_to"](mb * 1e6) for mb in range(1, 15)]
-    for answer in natural:
-        assert judge_buckets.sent(case, answer(*given))[-1][1] > 1.09 * soonest
-
-
 @pytest.mark.parametrize("most", [8, 14, 20, 30, 39])
 def test_no_number_of_buckets_is_enough(most):
     """The best cut into a bounded number of buckets is refused, even if the bound is large."""
@@ -171,23 +160,6 @@ def test_every_rule_that_learners_write_instead_is_named(name, rule):
     assert verdict.mistake == name, verdict
 
 
-@pytest.mark.parametrize("s", [0, 1, 3, math.inf])
-def test_drawn_trainings_have_every_difficulty_and_end(s):
-    twice = overtaken = left = refused = 0
-    for seed in range(judge_staleness.SEEDS):
-        events, rule = judge_staleness.drawn_events(3, s, seed), staleness_rules.Rule(3, s)
-        assert events == judge_staleness.drawn_events(3, s, seed)
-        pushes = [event for event in events if event.kind == "push"]
-        twice += len(pushes) - len(set(pushes))
-        left += sum(event.kind == "leave" for event in events)
-        for at, event in enumerate(events):
-            overtaken += event.kind == "read" and event._replace(kind="push") not in events[:at]
-        played = judge_staleness.play(events, rule, lambda *_: None, rule.may_read)
-        refused += sum(not each.answer for each in played.asked)
-        assert {each.event for each in played.asked if each.answer} == {each for each in events if each.kind == "read"}
-    assert twice > 10 and overtaken > 3 and left == 3 * judge_staleness.SEEDS and refused > 3
-
-
 def test_the_larger_the_bound_the_fewer_wait():
     told = judge_staleness.waits()
     counts = [int(told[name]) for name in ("zero", "one", "three", "never")]
@@ -201,17 +173,6 @@ def test_a_waiting_read_is_named_with_the_clocks():
 
 
 # ---- backup
-
-
-def test_the_sequences_have_every_difficulty():
-    for case in EXERCISES["backup"].cases:
-        twice = late = early = 0
-        for pushes in case.sequences:
-            for at, push in enumerate(pushes):
-                twice += push in pushes[:at]
-                late += judge_backup.closed(pushes[:at], push.number, case.n) and push not in pushes[:at]
-                early += push.number > 1 and not judge_backup.closed(pushes[:at], push.number - 1, case.n)
-        assert twice > 10 and (late > 10 or not case.b) and (early > 3 or case.n == 1)
 
 
 def test_a_gradient_of_the_next_round_takes_no_place_of_this_one():

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from d2lps import Plan, PlanError, Send, aggregate_at, explore, one_memory, pcie_server, ring, sharded, speak
-from d2lps.messages import LANGUAGES
+from d2lps import Plan, PlanError, Send, aggregate_at, explore, one_memory, pcie_server, ring, sharded
 from d2lps.notebook.explore import slowed
 from d2lps.notebook.explore_page import MOST_MESSAGES
 from d2lps.topology import TopologyError
@@ -135,13 +134,3 @@ def test_a_start_value_may_lie_between_two_stops_of_a_slider():
 def test_invalid_input_is_refused(wrong, error):
     with pytest.raises(error):
         explore(**wrong)
-
-
-@pytest.mark.parametrize("spoken", LANGUAGES)
-def test_sliders_are_named_in_the_language_of_the_reader(spoken):
-    speak(spoken)
-    lab = explore()
-    word = {"en": "each link", "vi": "mỗi đường liên kết", "zh": "每条链路"}[spoken]
-    assert lab.controls["bandwidth"].description == word
-    bundle = lab._repr_mimebundle_()
-    assert f'lang="{spoken}' in bundle["text/html"] and "application/vnd.jupyter.widget-view+json" in bundle

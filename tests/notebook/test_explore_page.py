@@ -11,9 +11,7 @@ from d2lps import aggregate_at, explore, one_memory, ring, sharded, speak
 from d2lps.messages import LANGUAGES
 from d2lps.notebook.explore_page import LARGEST
 
-chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
-
-PAGE = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title><main>%s</main>'
+chromium, new_page, quiet_page, opened = browsers.chromium, browsers.new_page, browsers.quiet_page, browsers.opened
 
 
 def form(lab) -> str:
@@ -27,20 +25,6 @@ def usual(language: str) -> str:
     return form(explore())
 
 
-@pytest.fixture
-def opened(quiet_page, tmp_path):
-    """Open a form as a page."""
-
-    def open_it(shown: str):
-        (tmp_path / "page.html").write_text(PAGE % shown, "utf-8")
-        look = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"}
-        page = quiet_page((tmp_path / "page.html").as_uri(), **look)
-        page.wait_for_selector(".d2-player")
-        return page
-
-    return open_it
-
-
 def bars(page) -> list[str]:
     return re.findall(r"[\d.]+ ms", page.locator(".d2lps-explore > table").inner_text())
 
@@ -50,7 +34,7 @@ def pressed(page) -> list[str]:
 
 
 def test_each_slider_can_be_moved_alone_and_shows_everything_anew(opened):
-    page = opened(usual("en"))
+    page = opened(usual("en"), 1200)
     assert bars(page) == ["60 ms", "80 ms", "15 ms"]
     assert pressed(page) == ["4", "none", "1", "16 GB/s", "160 MB"]
     rows = page.locator(".d2lps-explored [role=group][aria-label]:has(> [data-shows])")
@@ -97,7 +81,7 @@ def test_a_place_of_ones_own_offers_what_its_sliders_have(opened):
         return one_memory([f"rank{i}" for i in range(count)], "10 GB/s")
 
     strategies = {"ring": ring, "rank0": lambda ranks: aggregate_at(ranks, "rank0")}
-    page = opened(form(explore(strategies, memory, gpus=4, nbytes="40 MB")))
+    page = opened(form(explore(strategies, memory, gpus=4, nbytes="40 MB")), 1200)
     assert pressed(page) == ["4", "40 MB"]  # no strategy takes chunks, and the memory is slower than any link
     page.get_by_role("button", name="8", exact=True).click()
     page.wait_for_function("document.querySelector('.d2-clock').textContent.includes('56')")
@@ -105,12 +89,12 @@ def test_a_place_of_ones_own_offers_what_its_sliders_have(opened):
 
 
 def test_axe_finds_nothing_grave(opened):
-    assert grave(opened(usual("en"))) == []
+    assert grave(opened(usual("en"), 1200)) == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_it_is_not_broader_than_a_phone_and_calls_everything_by_one_name(opened, language):
-    page = opened(usual(language))
+    page = opened(usual(language), 1200)
     page.set_viewport_size({"width": 480, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= 480
     plans = page.locator(".d2lps-explore summary").all_inner_texts()

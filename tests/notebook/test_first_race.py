@@ -8,7 +8,7 @@ from helpers.axe import grave
 
 import d2lps
 from d2lps import speak
-from d2lps.messages import LANGUAGES, named, text
+from d2lps.messages import named, text
 from d2lps.notebook import explore as first_race
 from d2lps.topology import TopologyError, pcie_server
 
@@ -51,13 +51,12 @@ def test_several_switches_share_the_gpus_and_nvlinks_join_neighbors_in_a_ring():
         pcie_server(4, switches=0)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_each_position_works_from_a_file_with_keys_alone(new_page, tmp_path, language):
-    speak(language)
+def test_each_position_works_from_a_file_with_keys_alone(new_page, tmp_path):
+    speak("vi")
     race = d2lps.opening("00")
     form, scripts = race.page("race")
     assert len(form.encode()) <= 160_000 and max(len(script.encode()) for script in scripts.values()) <= 300_000
-    (tmp_path / "page.html").write_text(PAGE.format(language, form), "utf-8")
+    (tmp_path / "page.html").write_text(PAGE.format("vi", form), "utf-8")
     for name, script in scripts.items():
         (tmp_path / name).write_text(script, "utf-8")
     page, asked, wrong = new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce"), [], []

@@ -15,7 +15,7 @@ from d2lps.notebook import kept
 from d2lps.notebook.grading.course import CHAPTERS
 from d2lps.notebook.predict import COLOURS, NEAR, OTHER, known
 from d2lps.notebook.predict_page import PredictionError
-from d2lps.view.drawing.theme import THEME
+from d2lps.view.drawing.theme import THEME, contrast
 
 ASKED = {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}
 RIGHT = {"GPU 0": 60, "CPU": 80, "shards": 15}
@@ -58,17 +58,6 @@ def test_an_impossible_entry_is_refused_in_a_sentence(entry, reason, spoken, pla
     words = sentences(spoken)[f"predict.{reason}"]
     assert all(part in str(refused.value) for part in re.split(r"\{\w+\}", words))
     assert workspaces.contents(place) == {} and predict("race", ASKED).guess is None
-
-
-def test_the_sentence_names_the_entry_and_the_way_out():
-    for entry, words in {
-        "80 ms": "CPU: 80 ms is more than a number. The field is already in ms: write only the number of ms.",
-        0.015: "CPU: 0.015 ms is so little that you may have meant another unit. The field is in ms; "
-        "if you mean 15 ms, write 15.",
-        "−3": "CPU: −3 ms is not possible: the number has to be more than 0.",
-    }.items():
-        with pytest.raises(PredictionError, match=re.escape(words)):
-            predict("race", ASKED, guess=RIGHT | {"CPU": entry})
 
 
 @pytest.mark.parametrize("entry", [80, "80", " 80 ", "80.0", "8e1", "８０", "+80", "80."])
@@ -351,14 +340,7 @@ def test_fields_show_the_guess_made_before():
 
 @pytest.mark.parametrize("colour", [*COLOURS.values(), OTHER])
 def test_a_bar_is_seen_on_light_and_on_dark(colour):
-    def light(hexes):
-        parts = [int(hexes[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    for paper in THEME["paper"]:
-        brighter, darker = sorted([light(colour), light(paper)], reverse=True)
-        assert (brighter + 0.05) / (darker + 0.05) >= 3
+    assert all(contrast(colour, paper) >= 3 for paper in THEME["paper"])
 
 
 def test_without_widgets_the_program_says_how_to_guess(monkeypatch):

@@ -83,7 +83,7 @@ def bars(page, inside) -> list[float]:
 # ---------------------------------------------------------------- hidden, then shown
 
 
-@pytest.mark.parametrize("spoken", LANGUAGES)
+@pytest.mark.parametrize("spoken", ["vi", "zh"])
 def test_a_guess_shows_the_bars_and_sentences_that_python_shows(opened, spoken):
     speak(spoken)
     page = opened(form(**MORE))
@@ -306,9 +306,8 @@ def test_axe_finds_nothing_grave(opened, scheme):
     assert grave(page, rules=rules) == []
 
 
-@pytest.mark.parametrize("spoken", LANGUAGES)
-def test_it_is_not_broader_than_a_phone(opened, spoken):
-    speak(spoken)
+def test_prediction_is_not_broader_than_a_phone(opened):
+    speak("vi")  # which has the longest words
     asked = {"tree, 160 MB": "ms", "0-2-4-6-1-3-5-7": "ms"}
     page = opened(form("tree", asked, dict.fromkeys(asked, 80), ideal=dict.fromkeys(asked, 20)))
     enter(page, "80 ms", 12345678)

@@ -64,18 +64,8 @@ def test_it_is_shown_per_chapter_in_every_language(spoken, words, place):
     lines = repr(page).splitlines()
     assert [line[:3].strip() for line in lines if "✓ own-gpu   – overlap   – split" in line] == ["01"]
     assert len(lines) == 1 + page._repr_html_().count("data-chapter=")
-    assert re.findall(r"(\d) / (\d)<", page._repr_html_()) == [
-        ("1", "3"),
-        ("0", "5"),
-        *[("0", "4")] * 3,
-        *[("0", "3")] * 2,
-        ("0", "2"),
-        *[("0", "3")] * 2,
-        ("0", "4"),
-        ("0", "3"),
-        *[("0", "2")] * 2,
-        *[("0", "3")] * 2,
-    ]
+    counts = [(str(sum(map(bool, days.values()))), str(len(days))) for days in page.chapters.values()]
+    assert re.findall(r"(\d) / (\d)<", page._repr_html_()) == counts and counts[:2] == [("1", "3"), ("0", "5")]
     assert page._repr_html_().count("✓") == 1 and "1/3" in page._repr_html_()
 
 

@@ -14,12 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers.notebooks import ByCell
-from helpers.scripts import torchrun
 from helpers.waits import LIVE
 from nbclient.exceptions import DeadKernelError
 
 import d2lps
-from d2lps.carriers.ranks import from_environment
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.notebook.ranks import px
 
@@ -145,6 +143,16 @@ def test_an_error_of_all_is_one_sentence_with_its_place_in_the_cell(notebook):
     )
     last = notebook.says("%%px\nx = (").split("\n")[-1]
     assert last.replace("_IncompleteInputError", "SyntaxError") == "[0–3] SyntaxError: incomplete input"  # from 3.13 on
+
+
+def test_bar_of_ranks_is_text_of_the_first_that_is_cleared_at_the_end(notebook):
+    loop = "for each in counted(range(5), of=5):\n    time.sleep(0.8)"
+    begin = "import time\nfrom d2lps.messages.counted import counted\nos.environ['D2LPS_PROGRESS'] = '1'"
+    outputs = notebook.run(f"%%px\n{begin}\n{loop}")
+    assert {output.name for output in outputs} == {"stderr"}
+    drawn = "".join(output.text for output in outputs)
+    assert "/5 [" in drawn and "[1]" not in drawn and drawn.rpartition("\r")[0].rpartition("\r")[2].strip() == ""
+    notebook.run("%px os.environ['D2LPS_PROGRESS'] = '0'")
 
 
 @pytest.mark.alone
@@ -282,42 +290,3 @@ def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
     assert gone(group, within=0) and not folder.exists()
     with pytest.raises(ProcessesError, match=r"the ranks are closed: d2lps.ranks\(2\) starts all of them again"):
         ranks[0]["x"]
-
-
-def test_ranks_of_a_notebook_that_trains_have_an_optimizer_loaded():
-    script = """
-import sys
-import d2lps
-for use in ((lambda: None), (lambda: __import__("d2lps.train"))):
-    use()
-    with d2lps.ranks(1) as ranks:
-        print(ranks.view.apply_sync(lambda: "torch._dynamo" in __import__("sys").modules))
-"""
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["[False]", "[True]"]
-
-
-SCRIPT = """
-import d2lps, torch
-for carrier in d2lps.Processes(deadline=10), d2lps.SharedMemory(deadline=10):
-    gradient = torch.full((5,), 1.0 + carrier.rank)
-    trace = d2lps.run(d2lps.ring(carrier.names), gradient, carrier)
-    assert gradient.tolist() == [6.0] * 5
-    carrier.rank or print(trace)
-"""
-
-
-def test_the_same_program_runs_under_torchrun(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
-    done = torchrun(tmp_path / "script.py", 3, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"<Trace: ([^,]+), (\d+) events", done.stdout) == [("gloo ×3", "12"), ("shared memory ×3", "12")]
-
-
-def test_a_port_in_use_is_refused(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        for setting in "RANK=0", "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}":
-            monkeypatch.setenv(*setting.split("="))
-        with pytest.raises(ProcessesError, match=f"port {port} on 127.0.0.1 is in use: set MASTER_PORT to a free one"):
-            from_environment(2)

@@ -9,7 +9,7 @@ from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
 
 from d2lps import cost, speak
-from d2lps.messages import LANGUAGES, text
+from d2lps.messages import text
 from d2lps.notebook.schedule_table import EDIT, edit
 from d2lps.schedule import (
     Schedule,
@@ -25,11 +25,7 @@ from d2lps.schedule import (
 )
 from d2lps.schedule.pipelines import SCHEDULES
 
-chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
-PAGE = (
-    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
-    '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}</style><main>%s</main>'
-)
+chromium, new_page, quiet_page, opened = browsers.chromium, browsers.new_page, browsers.quiet_page, browsers.opened
 
 
 def printed_by_torch(name: str = "1F1B", micro: int = 4) -> str:
@@ -143,8 +139,8 @@ def compare(said: dict, expected: dict) -> None:
 
 def test_it_makes_the_same_schedules_and_judges_them_alike(law):
     made = 0
-    for devices in range(1, 9):
-        for micro in range(1, 17):
+    for devices in (1, 2, 3, 4, 5, 8):
+        for micro in (1, 2, 3, 4, 5, 8, 16):
             for name, make in SCHEDULES.items():
                 for chunks in (2, 3, 4) if name == "interleaved" else (2,):
                     try:
@@ -153,10 +149,10 @@ def test_it_makes_the_same_schedules_and_judges_them_alike(law):
                         table = None
                     rows = law(f'MAKE["{name}"]', devices, micro, chunks)
                     assert rows == (None if table is None else rows_of(table)), (name, devices, micro, chunks)
-                    if table is not None and (devices * micro) % 7 == 1:
+                    if table is not None and (devices * micro) % 7 < 3:
                         compare(law("judge", rows), in_python(table))
                     made += 1
-    assert made > 700
+    assert made > 200
 
 
 def edited(table: dict, chance: random.Random) -> dict:
@@ -217,19 +213,6 @@ def test_tables_of_torch_and_torchtitan_are_read_alike(law):
 # ---------------------------------------------------------------- in the browser
 
 
-@pytest.fixture
-def opened(quiet_page, tmp_path):
-    """Open an editor as a page."""
-
-    def open_it(shown, width: int = 1000, **media):
-        (tmp_path / "page.html").write_text(PAGE % shown._repr_html_(), "utf-8")
-        page = quiet_page((tmp_path / "page.html").as_uri(), viewport={"width": width, "height": 900}, **media)
-        page.wait_for_selector(".d2-edit")
-        return page
-
-    return open_it
-
-
 def line(page, device: int) -> list[str]:
     return page.locator(f"[data-at^='{device} ']").all_inner_texts()
 
@@ -255,7 +238,7 @@ def cell(page, device: int, number: int):
 
 
 def test_the_menus_choose_the_schedule_and_the_limit(opened):
-    page = opened(edit())
+    page = opened(edit(), 1000)
     assert facts(page) == ["27.3 %", "37.5 %", "22"] and peaks(page) == ["4", "3", "2", "1"]
     menu(page, "schedule").select_option("gpipe")
     menu(page, "micro-batches").select_option("4")
@@ -274,7 +257,7 @@ def test_the_menus_choose_the_schedule_and_the_limit(opened):
 
 
 def test_the_keyboard_chooses_moves_and_removes_cells(opened):
-    page = opened(edit("gpipe", 2, 2))
+    page = opened(edit("gpipe", 2, 2), 1000)
     cell(page, 0, 0).focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
@@ -304,7 +287,7 @@ def test_the_keyboard_chooses_moves_and_removes_cells(opened):
 
 
 def test_the_mouse_drags_cells(opened):
-    page = opened(edit("gpipe", 2, 4))
+    page = opened(edit("gpipe", 2, 4), 1000)
     start, goal = cell(page, 1, 4).bounding_box(), cell(page, 1, 1).bounding_box()
     page.mouse.move(start["x"] + 15, start["y"] + 12)
     page.mouse.down()
@@ -329,7 +312,7 @@ def test_the_mouse_drags_cells(opened):
 
 
 def test_buttons_move_the_chosen_cell_without_keys_or_dragging(opened):
-    page = opened(edit("gpipe", 2, 2))
+    page = opened(edit("gpipe", 2, 2), 1000)
     cell(page, 1, 1).click()
     page.get_by_role("button", name="Later").click()
     assert line(page, 1) == ["F0", "B0", "F1", "B1"]
@@ -341,7 +324,7 @@ def test_buttons_move_the_chosen_cell_without_keys_or_dragging(opened):
 
 
 def test_schedules_of_torch_are_read_and_impossible_ones_are_refused(opened):
-    page = opened(edit(paste=printed_by_torch()))
+    page = opened(edit(paste=printed_by_torch()), 1000)
     page.locator("summary").click()
     page.get_by_role("button", name="Read this table").click()
     assert line(page, 3) == ["F1", "B0", "F2", "B1", "F3", "B2", "F4", "B3"]
@@ -357,15 +340,14 @@ def test_schedules_of_torch_are_read_and_impossible_ones_are_refused(opened):
     assert "<img src=x onerror=alert(1)>" in says(page)
 
 
-@pytest.mark.parametrize("spoken", LANGUAGES)
-def test_it_speaks_the_language_and_has_no_grave_faults(opened, spoken):
-    speak(spoken)
+def test_editor_speaks_the_language_and_has_no_grave_faults(opened):
+    speak("vi")
     shown = edit("zb-h1", 4, 4, room=4)
     for width, scheme in ((1200, "light"), (380, "dark")):
         page = opened(shown, width, color_scheme=scheme)
         page.locator("summary").click()
         assert text("edit.legal", slots=15) in unescape(says(page))
-        assert page.locator(".d2-edit").get_attribute("lang").startswith(spoken)
+        assert page.locator(".d2-edit").get_attribute("lang").startswith("vi")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
         cell(page, 2, 3).focus()

@@ -1,9 +1,7 @@
 """Values show themselves in a notebook as pictures and tables, and have a short ``repr``."""
 
-import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from nbclient import NotebookClient
 
 from d2lps import aggregate_at, cost, dgx1_v100, draw, nvswitch, pcie_server, ring, sharded, speak
 from d2lps.notebook import shown
@@ -50,16 +48,6 @@ def test_a_plan_shows_its_steps_in_the_language_of_the_reader(notebook, spoken, 
     for line in str(plan).splitlines()[2:]:
         assert line.split("   ")[-1] in bundle["text/html"]
     assert bundle["text/plain"] == "<Plan: 4 nodes, 1 keys, 2 steps, 6 sends>"
-
-
-def test_a_plot_follows_the_page():
-    begin = "import d2lps\nfrom d2lps import d2l"
-    sources = [begin, *["d2l.plot([1, 2, 4], [[1, 2, 3]], 'c', 'ms')"] * 2]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(book, timeout=120, kernel_name="python3").execute()
-    for cell in book.cells[1:]:
-        (output,) = (output for output in cell.outputs if output.output_type == "display_data")
-        assert 'aria-label="ms · c"' in output.data["text/html"] and "light-dark(" in output.data["text/html"]
 
 
 def test_a_plan_of_many_steps_is_cut(notebook):

@@ -5,11 +5,10 @@ from itertools import chain, permutations
 
 import pytest
 import torch
-from helpers.ranks import ranks
 from helpers.tensors import close
 from torch.nn.functional import scaled_dot_product_attention
 
-from d2lps import Processes, Topology, Transformer, cost, nvswitch
+from d2lps import Topology, Transformer, cost, nvswitch
 from d2lps.plan.acts import Send
 from d2lps.scaling import Layout, sent
 from d2lps.schedule import Schedule, ScheduleError, Task, attention, seen_pairs, token_places
@@ -70,21 +69,6 @@ def test_every_device_sends_the_bytes_of_the_formula(way, zigzag):
             _, trace = context.attend(gpus(n), way, *tensors[:3], backward, zigzag=zigzag)
             assert [trace.bytes_sent(node) for node in gpus(n)] == [times * unit] * n
             assert [cost.shared(trace.plan).bytes_sent(node) for node in gpus(n)] == [times * unit] * n
-
-
-def in_processes(rank, way):
-    with rank.carrier(Processes, backend="gloo") as carrier:
-        tensors = problem(8, 4, 32, 4)
-        results, trace = context.attend(carrier.names, way, *tensors, zigzag=True, carrier=carrier)
-        return results[carrier.names[rank.number]], trace.bytes_sent(carrier.names[rank.number])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_processes_have_the_bits_of_one_process(way):
-    results, trace = context.attend([f"rank{i}" for i in range(4)], way, *problem(8, 4, 32, 4), zigzag=True)
-    for (node, alone), (made, nbytes) in zip(results.items(), ranks()(in_processes, way, n=4), strict=True):
-        assert all(torch.equal(made[name], alone[name]) for name in ("o", "dq", "dk", "dv"))
-        assert nbytes == trace.bytes_sent(node)
 
 
 def test_parts_merge_in_any_order_and_a_masked_part_changes_nothing():

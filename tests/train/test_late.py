@@ -158,16 +158,10 @@ def delayed(tau, lr, momentum=0.0, steps=144):
         return by_store.loss(train.small_cnn(), weights, DIGITS.train)
 
 
-@pytest.mark.parametrize(
-    "lr, momentum, fine, lost", [(0.1, 0.0, [0, 1, 2, 4], [8, 16]), (0.02, 0.9, [0, 1, 2], [4, 8, 16])]
-)
+@pytest.mark.parametrize("lr, momentum, fine, lost", [(0.1, 0.0, [0, 4], [8]), (0.02, 0.9, [2], [4])])
 def test_staleness_is_a_cliff_that_learning_rate_and_momentum_move(lr, momentum, fine, lost):
     assert max(delayed(tau, lr, momentum) for tau in fine) < 0.3
     assert min(delayed(tau, lr, momentum) for tau in lost) > 1
-
-
-def test_a_smaller_learning_rate_learns_where_a_larger_one_does_not():
-    assert delayed(8, lr=0.02) < 1 < delayed(8, lr=0.1)
 
 
 def test_without_staleness_it_is_one_device():

@@ -173,7 +173,7 @@ def on_a_process(rank, stage, micro):
 def test_processes_have_the_bits_of_one(count, micro):
     net, data, loss = small_gpt()
     given = {"size": 13, "steps": 2, "optimizer": ADAMW, "loss": loss, "micro": micro}
-    for stage in range(4):
+    for stage in (1, 2, 3) if count == 2 else (0, 3):
         alone = train(net, data, NODES[:count], stage, **given)
         results = ranks()(on_a_process, stage, micro, n=count)
         for losses, weights, peaks, _ in results:

@@ -48,9 +48,8 @@ def same(workers, reference):
 # ---------------------------------------------------------------- the same bits
 
 
-@pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (3, 2), (5, 1)])
-def test_a_synchronous_store_is_one_device_in_turn_bit_for_bit(workers, devices, name):
+@pytest.mark.parametrize("name, workers, devices", [("sgd", 1, 2), ("adagrad", 2, 1), ("adam", 3, 2), ("sgd", 5, 1)])
+def test_synchronous_store_is_one_device_in_turn_bit_for_bit(name, workers, devices):
     reference = in_turn(net(), data(), 17, 4, UPDATES[name], [devices] * workers)
     for servers in 1, 3:
         place = Placement(servers, large=100)  # so that arrays are cut
@@ -85,10 +84,8 @@ def test_a_worker_alone_is_sgd_of_torch():
     assert one.weights.equal(parameters_to_vector(model.parameters()))
 
 
-@pytest.mark.parametrize("kind", ["local", "device"])
-@pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_store_of_one_process_is_one_device_in_turn_bit_for_bit(kind, name, devices):
+@pytest.mark.parametrize("kind, name, devices", [("local", "sgd", 2), ("device", "adagrad", 2), ("local", "adam", 1)])
+def test_store_of_one_process_is_one_device_in_turn_bit_for_bit(kind, name, devices):
     results = through([kvstore.create(kind)], 17, 4, UPDATES[name], [devices])
     assert same(results, in_turn(net(), data(), 17, 4, UPDATES[name], [devices]))
 
@@ -208,18 +205,6 @@ def test_how_far_the_fast_come_and_how_often_they_wait(name, servers):
         assert watched.progress == [[min(steps, k + ahead)] * 2 for k in range(steps)]
         assert watched.waits == 2 * len(watched.parts) * max(0, steps - ahead)
         assert max(watched.lags) == min(steps, ahead)
-
-
-@pytest.mark.parametrize("staleness, seed", [(0, 0), (1, 1), (2, 2)])
-def test_no_pull_is_staler_than_the_bound(staleness, seed):
-    pauses = torch.rand(4, generator=torch.Generator().manual_seed(seed)) / 100
-    with kvstore.cluster("dist_ssp", 4, 2, staleness=staleness, placement=Placement(2, large=100)) as cluster:
-        watched = Watched(cluster, steps=8)
-        each(
-            cluster,
-            lambda store: work(store, watched.nets[store.rank], data(), 24, 8, SGD, pause=pauses[store.rank].item()),
-        )
-    assert len(watched.lags) >= 4 * len(watched.parts) * 8 and max(watched.lags) <= staleness
 
 
 def test_at_the_end_all_have_the_same_weights_asynchronously_too():

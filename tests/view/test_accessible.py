@@ -6,7 +6,7 @@ import pytest
 from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
 from helpers.networks import troubled
-from helpers.traces import PLANS, measured, names, predicted
+from helpers.traces import names, predicted
 
 from d2lps import (
     aggregate_at,
@@ -74,8 +74,6 @@ def zoom():
 SHOWN = {
     "race": race,
     "zoom": zoom,
-    "ring": lambda: watch(predicted("pairs, ring", 5)),
-    "store": lambda: watch(measured(PLANS["servers"])),
     "still": lambda: str(draw(predicted("pcie, sharded", 4))),
     "network": lambda: str(draw(troubled(), at=(0, "40 ms"))),
     "topology": lambda: str(draw(pcie_server(4))),

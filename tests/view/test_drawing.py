@@ -1,7 +1,6 @@
 """Drawings: parts do not overlap, the picture shows the run, and it is one safe, self-contained SVG."""
 
 import itertools
-import json
 import math
 import re
 import subprocess
@@ -26,7 +25,6 @@ from d2lps import (
     one_memory,
     pcie_server,
     sharded,
-    speak,
     two_rings,
     watch,
 )
@@ -54,9 +52,9 @@ ROOT = Path(__file__).parents[2]
 # ---------------------------------------------------------------- everything has its place
 
 
-@pytest.mark.parametrize("count", [*range(1, 18), 24])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 16, 17, 24])
 @pytest.mark.parametrize("name", SCENES)
-def test_every_node_has_its_place_and_no_two_the_same(name, count):
+def test_nodes_have_places_of_their_own(name, count):
     plan, topology = SCENES[name](count)
     place = arrange(topology, plan)
     assert list(topology.kinds) == sorted(place.boxes, key=list(topology.kinds).index)
@@ -67,7 +65,7 @@ def test_every_node_has_its_place_and_no_two_the_same(name, count):
     assert place.width <= 900 or count > 16
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
 @pytest.mark.parametrize("name", SCENES)
 def test_lanes_join_their_boxes_and_the_two_directions_lie_side_by_side(name, count):
     plan, topology = SCENES[name](count)
@@ -124,8 +122,8 @@ def turning(place, order) -> list[float]:
     return [(b - a) % math.tau for a, b in zip(angles, angles[1:] + angles[:1], strict=True)]
 
 
-@pytest.mark.parametrize("count", range(3, 17))
-def test_a_ring_stands_in_its_own_order_whatever_the_numbers_say(count):
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 16])
+def test_ring_stands_in_its_own_order_for_any_numbers(count):
     order = names(count)[::2] + names(count)[1::2][::-1]
     place = arrange(neighbours(order), ring(count))
     around = turning(place, order)
@@ -453,7 +451,7 @@ def test_a_broken_plan_is_drawn_up_to_the_step_that_breaks_it():
 # ---------------------------------------------------------------- the picture
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 16])
+@pytest.mark.parametrize("count", [1, 5, 16])
 @pytest.mark.parametrize("name", SCENES)
 def test_a_picture_is_one_well_formed_svg_that_needs_nothing_else(name, count):
     svg = str(draw(predicted(name, count)))
@@ -464,15 +462,6 @@ def test_a_picture_is_one_well_formed_svg_that_needs_nothing_else(name, count):
     assert (
         "url(" not in svg and "@import" not in svg and "nan" not in svg and "inf" not in re.sub(r"infini\w*", "", svg)
     )
-
-
-@pytest.mark.parametrize("slow", [0, -1])
-@pytest.mark.parametrize("count", [4, 8])
-def test_a_common_rate_is_labeled_once(count, slow):
-    each = ["16 GB/s"] * (count + 1)
-    each[slow] = "8 GB/s"
-    labels = texts(str(draw(cost.shared(sharded(names(count)), pcie_server(count, each), "160 MB"))))
-    assert [labels.count(rate) for rate in ("16 GB/s", "8 GB/s")] == [1, 1]
 
 
 def test_each_bandwidth_is_labeled_once():
@@ -605,20 +594,6 @@ def test_a_long_name_is_shortened_to_its_room_and_said_in_full_when_pointed_at()
     assert nodes[0] in [e.text for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
 
 
-def test_the_words_are_those_of_the_language_chosen():
-    trace, found = predicted("pcie, sharded", 4), {}
-    for language in ("en", "vi", "zh"):
-        speak(language)
-        found[language] = texts(str(draw(trace)))[0]
-    assert found == {
-        "en": "predicted, links shared · PCIe server · 160 MB",
-        "vi": "dự đoán, chia sẻ đường liên kết · máy chủ PCIe · 160 MB",
-        "zh": "预测，链路共享 · PCIe 服务器 · 160 MB",
-    }
-    speak("zh")
-    assert texts(str(draw(measured(PLANS["ring"]))))[0] == "实测 · cpu ×4 · 160 MB"
-
-
 def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
     for topology, labels in (
         (dgx1_v100(), {"gpu7", "cpu1", "switch3", "2 × 18 GB/s", "18 GB/s", "16 GB/s"}),
@@ -707,33 +682,6 @@ def test_the_first_colors_keep_apart_for_every_kind_of_eye(theme, first, apart):
     for seen in BLINDNESS.values():
         for a, b in itertools.combinations(colors, 2):
             assert math.dist(oklab(a, seen), oklab(b, seen)) > apart, (a, b)
-
-
-def test_pictures_are_the_same_bytes_every_time():
-    code = (
-        "import json, pathlib; from d2lps import Topology, cost, draw, one_memory, sharded\n"
-        "from d2lps.topology import both_ways\n"
-        "from course.book.figures import figures\n"
-        "t = cost.shared(sharded(['a', 'b', 'c']), one_memory(['a', 'b', 'c'], '10 GB/s'), '160 MB')\n"
-        "drawn = {n: d() for f in sorted(pathlib.Path('chapters').iterdir()) for n, d in figures(f).items()}\n"
-        "gpus, switches = ({f'{k[0]}{i}': k for i in range(8)} for k in ('gpu', 'switch'))\n"
-        "links = [k for i, g in enumerate(gpus) for s in ('s0', f's{1 + i % 7}') for k in both_ways(g, s, '9 GB/s')]\n"
-        "print(json.dumps([drawn, str(draw(t)), str(draw(Topology('meshed', gpus | switches, tuple(links))))]))"
-    )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            encoding="utf-8",
-            cwd=ROOT,
-            env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(ROOT)},
-        ).stdout
-        for seed in ("0", "7")
-    ]
-    assert runs[0] == runs[1]
-    assert sorted(json.loads(runs[0])[0]) == sorted(path.stem for path in (ROOT / "img").glob("*.svg"))
 
 
 def test_drawing_needs_neither_torch_nor_widgets():

@@ -36,9 +36,8 @@ from d2lps.view.drawing.traffic import place_name
 from d2lps.view.player import Player
 from d2lps.view.tables import Table
 
-chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
-
-MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
+chromium, new_page, quiet_page, opened = browsers.chromium, browsers.new_page, browsers.quiet_page, browsers.opened
+head, move = browsers.head, browsers.move
 
 
 def race() -> Player:
@@ -123,19 +122,6 @@ def test_names_are_those_given_or_letters():
     assert repr(race()) == "<Player: GPU 0 60 ms, CPU 80 ms, GPU 0–3 15 ms>"
 
 
-def test_the_words_are_those_of_the_language_in_which_it_was_made():
-    trace, found = predicted("pcie, sharded", 2), {}
-    for language in ("en", "vi", "zh"):
-        speak(language)
-        found[language] = watch(trace).data["words"]
-    assert [found[language]["play"] for language in found] == ["Play", "Phát", "播放"]
-    assert [found[language]["pause"] for language in found] == ["Pause", "Tạm dừng", "暂停"]
-    assert found["vi"]["step"] == "bước {step} / {steps}" and "{now}" in found["zh"]["clock"]
-    assert all(
-        len({words[key] for words in found.values()}) == 3 for key in found["en"] if key not in ("clock", "message")
-    )
-
-
 # ---------------------------------------------------------------- forms
 
 
@@ -165,28 +151,6 @@ def test_the_same_trace_makes_the_same_page_and_others_another():
 
 
 # ---------------------------------------------------------------- in the browser
-
-
-@pytest.fixture
-def opened(quiet_page, tmp_path):
-    """Open a player's page from a file; with ``apart``, time passes there only as the test says."""
-    numbers = itertools.count()
-
-    def open_it(player: Player, **options):
-        path = player.save(tmp_path / f"{next(numbers)}.html")
-        look = {"viewport": {"width": 980, "height": 1000}, "reduced_motion": "reduce"} | options
-        page = quiet_page(path.as_uri(), **look)
-        page.wait_for_selector(".d2-player")
-        browsers.draw(page)
-        return browsers.hold_time(page) if look.get("apart") else page
-
-    return open_it
-
-
-def head(page, run: int = 0) -> float:
-    """Return the place of the play-head, in percent."""
-    found = page.locator(".d2-track > .d2-head").nth(run).evaluate("e => e.style.transform")
-    return float(re.fullmatch(r"translateX\((.*)%\)", found)[1])
 
 
 def clock(page, run: int = 0) -> str:
@@ -280,8 +244,8 @@ def test_space_on_a_button_presses_that_button_only(opened):
     assert head(page) == 50
 
 
-def test_scrubbing_shows_any_moment_and_comes_back(opened):
-    trace = measured(PLANS["servers"])
+@pytest.mark.parametrize("trace", [measured(PLANS["servers"]), hurried()])
+def test_slider_shows_any_moment_and_comes_back(opened, trace):
     page = opened(watch(trace))
     motion = follow(trace)
 
@@ -297,7 +261,7 @@ def test_scrubbing_shows_any_moment_and_comes_back(opened):
         ".map(p => ((p.getAttribute('d') || '').match(/z/g) || []).length))"
     )
     for part in (0.35, 0.9, 0.1, 1.0, 0.62, 0.0):
-        page.locator(".d2-controls input").evaluate(MOVE, part)
+        move(page, part)
         assert page.locator(".d2-fill").evaluate_all(slots) == held(part * trace.duration)
         assert len(tiles(page)) == len(motion.under_way(part * trace.duration))
         assert head(page) == pytest.approx(100 * part, abs=0.01)
@@ -332,16 +296,6 @@ def test_numbers_of_steps_keep_apart_where_a_short_run_races_a_long_one():
     assert len(long) == 6 and short == [] and len(watch(one).data["runs"][0]["labels"]) == 6
 
 
-def test_steps_that_overlap_are_played_at_their_own_times(opened):
-    trace = hurried()
-    page, motion = opened(watch(trace)), follow(trace)
-    for part in (0.1, 0.3, 0.55, 0.8):
-        page.locator(".d2-controls input").evaluate(MOVE, part)
-        assert len(tiles(page)) == len(motion.under_way(part * trace.duration))
-    begun = sum(start <= 0.8 * trace.duration for start, _ in trace.step_times())
-    assert page.locator(".d2-step").inner_text() == f"step {begun} of 6"
-
-
 def seen(page, run: int = 0) -> dict[str, float]:
     """Return the number beside each link that has one."""
     return (
@@ -356,16 +310,16 @@ def seen(page, run: int = 0) -> dict[str, float]:
     )
 
 
-@pytest.mark.parametrize("trace", [predicted("pcie, at GPU 0", 4), measured(PLANS["servers"]), hurried()])
-def test_what_has_still_to_pass_each_link_is_what_the_events_say(opened, trace):
+@pytest.mark.parametrize("trace", [predicted("pcie, at GPU 0", 4), hurried()])
+def test_links_show_the_bytes_that_have_still_to_pass(opened, trace):
     page = opened(watch(trace))
-    for part in (0, 0.1, 0.25, 0.6, 0.97, 0.3):
+    for part in (0, 0.25, 0.97, 0.3):
         passes_what_the_events_say(page, trace, part)
 
 
 def passes_what_the_events_say(page, trace, part: float) -> None:
     scene = Scene(trace)
-    page.locator(".d2-controls input").evaluate(MOVE, part)
+    move(page, part)
     at = part * trace.duration
     left = scene.load.backlogs_at(at)
     expected = {place_name(p): sum(x.values()) / 1e6 for p, x in zip(scene.motion.sharing, left, strict=True) if x}
@@ -440,8 +394,8 @@ def crowd(count: int) -> Player:
 
 @pytest.mark.parametrize("width", [420, 1400])
 def test_a_race_of_eight_shows_sums_times_and_the_deciding_link_and_the_rest_on_demand(opened, width):
-    page = opened(crowd(8), viewport={"width": width, "height": 900})
-    page.locator(".d2-controls input").evaluate(MOVE, 0.05)
+    page = opened(crowd(8), width=width, height=900)
+    move(page, 0.05)
     rest = [page.locator(each) for each in SHOWN_WITH_DETAILS if width < 860 or not each.startswith(".d2-left")]
     details, second = page.locator("details.d2-more"), page.locator(".d2-run").nth(1)
     assert all(each.count() > 0 for each in rest)
@@ -474,7 +428,7 @@ def test_a_measured_run_counts_no_links_at_full_speed(opened):
 
 
 def test_names_without_room_are_numbers_and_come_back(opened):
-    page = opened(watch(predicted("pcie, sharded", 12)), viewport={"width": 380, "height": 900})
+    page = opened(watch(predicted("pcie, sharded", 12)), width=380, height=900)
     names = page.locator(".d2-names-above .d2-name")
     page.wait_for_function("document.querySelectorAll('.d2-names-above .d2-name')[3].textContent.length < 4")
     shown = names.all_text_contents()
@@ -486,10 +440,10 @@ def test_names_without_room_are_numbers_and_come_back(opened):
 
 
 def test_links_at_full_speed_are_thick_and_counted_in_the_caption(opened):
-    page = opened(race(), viewport={"width": 1200, "height": 900})
+    page = opened(race(), width=1200, height=900)
     wide = "all => all.map(e => parseFloat(getComputedStyle(e).strokeWidth.replace('calc(', '')))"
     for part in (0.05, 0.15, 0.6):
-        page.locator(".d2-controls input").evaluate(MOVE, part)
+        move(page, part)
         for run in page.locator(".d2-run:not(.d2-over)").all():
             idle, slow, fast, decides = (
                 run.locator(f".d2-share{state} .d2-lane").evaluate_all(wide)
@@ -505,7 +459,7 @@ def test_links_at_full_speed_are_thick_and_counted_in_the_caption(opened):
 def test_stacked_runs_leave_no_gap(opened):
     top = "all => all.map(e => Math.min(...[...e.querySelectorAll('.d2-box')].map(box =>"
     top += " box.getBoundingClientRect().top)) - e.getBoundingClientRect().top)"
-    page = opened(race(), viewport={"width": 480, "height": 900})
+    page = opened(race(), width=480, height=900)
     assert max(page.locator(".d2-scene").evaluate_all(top)) < 20
     page.set_viewport_size({"width": 1200, "height": 900})
     browsers.draw(page)
@@ -515,7 +469,7 @@ def test_stacked_runs_leave_no_gap(opened):
 
 def test_names_are_drawn_over_the_messages(opened):
     page = opened(race())
-    page.locator(".d2-controls input").evaluate(MOVE, 0.1)
+    move(page, 0.1)
     names = page.locator(".d2-run").nth(2).locator(".d2-names-above .d2-name")
     assert names.all_text_contents()[:3] == ["switch", "gpu0", "gpu1"]
     assert len(tiles(page)) > 0
@@ -533,9 +487,9 @@ def test_unit_and_legend_stand_above_the_pictures(opened):
     assert "in the color of its sender, even if it is a complete sum" in legend
 
 
-@pytest.mark.parametrize("width", [960, 1200, 480])
+@pytest.mark.parametrize("width", [1200, 480])
 def test_no_word_is_smaller_than_ten_pixels(opened, width):
-    page = opened(race(), viewport={"width": width, "height": 900})
+    page = opened(race(), width=width, height=900)
     size = (
         "all => Math.min(...all.filter(e => e.textContent && e.getClientRects().length)"
         ".map(e => parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM ? e.getScreenCTM().a : 1)))"
@@ -551,7 +505,7 @@ def test_the_shortest_of_a_race_is_seen_to_run(opened):
 
 
 def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(opened):
-    page = opened(race(), viewport={"width": 390, "height": 844}, reduced_motion="no-preference", apart=True)
+    page = opened(race(), width=390, height=844, reduced_motion="no-preference", apart=True)
     lines = page.locator(".d2-standings > div")
     assert [line.locator("b").inner_text() for line in lines.all()] == ["GPU 0", "CPU", "GPU 0–3"]
     page.get_by_role("button", name="Play").click()
@@ -572,13 +526,11 @@ def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(ope
     assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
 
 
-@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (760, 3), (720, 2), (690, 1), (500, 1)])
-def test_as_many_runs_stand_abreast_as_can_be_read_and_else_each_has_a_line_beside_the_controls(opened, width, abreast):
-    page = opened(race(), viewport={"width": width, "height": 800})
+@pytest.mark.parametrize(("width", "abreast"), [(760, 3), (720, 2), (690, 1)])
+def test_runs_stand_abreast_where_they_can_be_read_and_else_have_a_line_beside_the_controls(opened, width, abreast):
+    page = opened(race(), width=width, height=800)
     tops = page.locator(".d2-run").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
     assert tops.count(tops[0]) == abreast
-    size = "e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a"
-    assert all(text.evaluate(size) >= 10 for text in page.locator(".d2-scene .d2-name").all())
     assert page.locator(".d2-standings").is_visible() is (abreast < 3)
     page.locator(".d2-player").focus()
     long = page.locator(".d2-standings > div > span:nth-child(2)").first
@@ -612,7 +564,7 @@ def test_each_part_has_a_tooltip(opened):
     sentence = "gpu1 · 160 MB still to send, 160 MB to receive"
     assert caption.text_content().replace("\u00a0", " ") == sentence
     assert page.locator(".d2-node").nth(1).get_attribute("aria-label").replace("\u00a0", " ") == sentence
-    page.locator(".d2-controls input").evaluate(MOVE, 0.25)
+    move(page, 0.25)
     page.locator(".d2-tiles > g").first.dispatch_event("pointerover")
     assert caption.text_content().startswith("gpu1→gpu0 · g · 160")
 
@@ -647,17 +599,14 @@ def test_a_link_in_the_text_moves_the_player_of_that_name(new_page, tmp_path):
         assert head(page) == 0 and page.url.endswith("text.html")
 
 
-@pytest.mark.parametrize(("show", "number"), [("switch→gpu0", 0), ("switch→cpu", 1)])
-def test_a_link_in_the_text_leads_to_the_run_that_it_means(new_page, tmp_path, show, number):
+def test_link_in_the_text_leads_to_the_run_that_it_means(new_page, tmp_path):
     player = watch(*(predicted(f"pcie, {name}", 4) for name in ("at GPU 0", "at the CPU")), name="race")
     page = new_page(viewport={"width": 400, "height": 500})
-    link = f'<a href="#player:race?at=5ms&amp;show={show}">x</a>'
+    link = '<a href="#player:race?at=5ms&amp;show=switch→cpu">x</a>'
     (tmp_path / "text.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{player._repr_html_()}{link}', "utf-8")
     page.goto((tmp_path / "text.html").as_uri())
     page.locator("a").click()
-    controls, run = (
-        page.locator(each).nth(at).bounding_box() for each, at in ((".d2-controls", 0), (".d2-run", number))
-    )
+    controls, run = (page.locator(each).nth(at).bounding_box() for each, at in ((".d2-controls", 0), (".d2-run", 1)))
     assert controls["y"] >= -1 and abs(run["y"] - controls["y"] - controls["height"]) <= 1
 
 
@@ -666,7 +615,7 @@ def test_a_node_that_updates_is_seen_to_work(opened):
     page = opened(watch(trace))
     event = next(event for event in trace.events if event.kind == "update")
     for time, working in ((event.start + 1e-5, 1), (event.end + 1e-5, 0), (event.start + 1e-5, 1), (0, 0)):
-        page.locator(".d2-controls input").evaluate(MOVE, time / trace.duration)
+        move(page, time / trace.duration)
         assert page.locator(".d2-node.d2-working").count() == working
 
 
@@ -688,7 +637,7 @@ def test_two_copies_of_one_output_play_apart(new_page, tmp_path):
     assert [head(page, 0), head(page, 1)] == [0, 50]
 
 
-@pytest.mark.parametrize("language, width", [("en", 420), ("vi", 420), ("zh", 420), ("vi", 480), ("vi", 1000)])
+@pytest.mark.parametrize("language, width", [("vi", 420), ("zh", 420), ("vi", 1000)])
 def test_in_a_still_every_word_is_within_the_picture(new_page, tmp_path, language, width):
     speak(language)
     traces = predicted("pcie, at GPU 0", 3), measured(PLANS["servers"]), predicted("pcie, sharded", 8)
@@ -715,7 +664,7 @@ def test_a_zoom_shows_one_level_at_a_time_on_its_own_clock(opened):
         return [run.get_attribute("aria-label") for run in page.locator(".d2-run").all() if run.is_visible()]
 
     assert seen() == ["8"] and page.locator(".d2-run:visible .d2-node").count() == 8
-    page.locator("input[type=range]").evaluate(MOVE, 0.5)
+    move(page, 0.5)
     for i, (name, folded) in enumerate(levels.items()):
         page.get_by_role("group", name="Zoom").get_by_role("button", name=name, exact=True).click()
         assert seen() == [name] and page.locator("[aria-pressed=true]").inner_text() == name
@@ -784,9 +733,8 @@ def test_on_paper_two_runs_stand_abreast_and_can_be_read(chromium, tmp_path, tra
     page.close()
 
 
-@pytest.mark.parametrize("width", [360, 1000])
-def test_the_times_of_a_race_stand_at_the_same_height(opened, width):
-    page = opened(race(), viewport={"width": width, "height": 1000})
+def test_times_of_a_race_stand_at_the_same_height(opened):
+    page = opened(race(), width=1000)
     for key in ("Home", "End"):
         page.locator(".d2-player").press(key)
         tops = page.locator(".d2-run").evaluate_all(
@@ -818,13 +766,12 @@ def test_it_stops_and_clears_up_when_it_is_taken_away(new_page, tmp_path):
     assert page.evaluate("asked") == 0 and page.locator("#here > *").count() == 0
 
 
-@pytest.mark.parametrize("theme", [{"color_scheme": "light"}, {"color_scheme": "dark"}])
-def test_the_theme_is_that_of_the_page_around_it(opened, theme):
-    page = opened(watch(predicted("pcie, sharded", 4)), **theme)
+def test_theme_is_that_of_the_page_around_the_player(opened):
+    page = opened(watch(predicted("pcie, sharded", 4)), color_scheme="dark")
     paper = "() => getComputedStyle(document.querySelector('.d2-player')).backgroundColor"
     light, dark = "rgb(255, 255, 255)", "rgb(21, 24, 29)"
-    assert page.evaluate(paper) == (dark if theme["color_scheme"] == "dark" else light)
-    for name, value, color in (("data-theme", "dark", dark), ("data-theme", "light", light)):
+    assert page.evaluate(paper) == dark
+    for name, value, color in (("data-theme", "light", light), ("data-theme", "dark", dark)):
         page.evaluate("([name, value]) => document.documentElement.setAttribute(name, value)", [name, value])
         assert page.evaluate(paper) == color
     page.evaluate("document.documentElement.removeAttribute('data-theme')")
@@ -837,8 +784,8 @@ def test_the_theme_is_that_of_the_page_around_it(opened, theme):
         assert page.evaluate(paper) == color
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, 16])
-def test_it_fits_into_any_width(opened, count):
+@pytest.mark.parametrize("count", [1, 16])
+def test_player_fits_into_any_width(opened, count):
     page = opened(watch(predicted("pcie, sharded", count)))
     for width in (320, 360, 640, 960):
         page.set_viewport_size({"width": width, "height": 900})
