@@ -183,8 +183,8 @@ def test_drawn_trainings_have_every_difficulty_and_end(s):
         for at, event in enumerate(events):
             overtaken += event.kind == "read" and event._replace(kind="push") not in events[:at]
         played = judge_staleness.play(events, rule, lambda *_: None, rule.may_read)
-        refused += sum(not each.answer for each in played.asked)
-        assert {each.event for each in played.asked if each.answer} == {each for each in events if each.kind == "read"}
+        refused += sum(not each.answer for each in played)
+        assert {each.event for each in played if each.answer} == {each for each in events if each.kind == "read"}
     assert twice > 10 and overtaken > 3 and left == 3 * judge_staleness.SEEDS and refused > 3
 
 
