@@ -10,6 +10,8 @@ from hashlib import sha256
 
 import torch
 
+from d2lps.notebook.grading import edited
+
 
 def push_pull(workers, servers, send, recv):
     def push(key, value):
@@ -82,95 +84,7 @@ def sparse_pull(rows, cuts, ask):
     return torch.stack([found[row] for row in rows]) if rows else torch.empty(0)
 
 
-# Typical wrong answers, each with one mistake; `stored`, `ringed`, `tables` and `collected` are
-# their common parts.
-
-
-def stored(serve, push=None, pull=None, at=lambda key, servers: servers[key % len(servers)]):
-    """An answer that pushes ("push", key, value), pulls ("pull", key, None), and serves by serve(n, send, recv)."""
-    def answer(workers, servers, send, recv):
-        def plain_push(key, value):
-            send(at(key, servers), ("push", key, value))
-
-        def plain_pull(key):
-            send(at(key, servers), ("pull", key, None))
-            return recv()[1]
-
-        given = (lambda key: at(key, servers)), send, recv
-        return (push(*given) if push else plain_push, pull(*given) if pull else plain_pull,
-                lambda: serve(len(workers), send, recv))
-    return answer
-
-
-def served(**changed):
-    return stored(lambda n, send, recv: counted(n, send, recv, **changed))
-
-
-def answers_at_once(n, send, recv):
-    """Whatever is there by now is the answer."""
-    totals = {}
-    while True:
-        worker, (word, key, value) = recv()
-        if word == "push":
-            totals[key] = totals.get(key, 0) + value
-        else:
-            send(worker, totals[key])
-
-
-def counted(n, send, recv, make=sum, keep=False, answer=True):
-    """The server of the solution: make(values of a round) is its result."""
-    pushed, kept, totals, asking = {}, {}, {}, []
-    while True:
-        worker, (word, key, value) = recv()
-        if word == "push":
-            pushed.setdefault(key, {})[worker] = value
-            if len(pushed[key]) == n:
-                kept[key] = [*(kept.get(key, []) if keep else []), *pushed.pop(key).values()]
-                totals[key] = make(kept[key])
-        else:
-            asking.append((worker, key))
-        for one, each in [*asking] if answer else ():
-            if one not in pushed.get(each, {}) and each in totals:
-                asking.remove((one, each))
-                send(one, totals[each])
-
-
-def counts_on(n, send, recv):
-    """Answers while the number of pushes is a multiple of n: not after the first push for the next round."""
-    totals, count, asking = {}, {}, {}
-    while True:
-        worker, (word, key, value) = recv()
-        if word == "push":
-            totals[key] = value if count.get(key, 0) % n == 0 else totals[key] + value
-            count[key] = count.get(key, 0) + 1
-        else:
-            asking.setdefault(key, []).append(worker)
-        if count[key] % n == 0:
-            for one in asking.pop(key, []):
-                send(one, totals[key])
-
-
-def push_waits_for_all(n, send, recv):
-    """Acknowledges a push when the round is complete."""
-    values, totals = {}, {}
-    while True:
-        worker, (word, key, value) = recv()
-        if word == "pull":
-            send(worker, totals[key])
-            continue
-        values.setdefault(key, {})[worker] = value
-        if len(values[key]) == n:
-            totals[key] = sum(values[key].values())
-            for one in values.pop(key):
-                send(one, "counted")
-
-
-def waiting_push(server, send, recv):
-    def push(key, value):
-        send(server(key), ("push", key, value))
-        recv()
-    return push
-
+# Typical wrong answers, each with one mistake.
 
 SHARED = {}
 
@@ -186,21 +100,8 @@ def behind_the_network(workers, servers, send, recv):
         send(servers[key % len(servers)], ("pull", key, None))
         return sum(SHARED[recv()[1]].values())
 
-    return push, pull, lambda: counted(len(workers), send, recv, make=lambda values: values[0])
-
-
-def stable(text):
-    return int.from_bytes(sha256(str(text).encode()).digest()[:8], "big")
-
-
-def ringed(name=lambda i, server: server, virtual=256):
-    """An answer with a ring on which server number i lies at the hashes of f"{name} {v}" for each v."""
-    def answer(keys, servers):
-        ring = sorted((stable(f"{name(i, server)} {v}"), server) for i, server in enumerate(servers)
-                      for v in range(virtual))
-        places = [at for at, _ in ring]
-        return {key: ring[bisect(places, stable(key)) % len(ring)][1] for key in keys}
-    return answer
+    _, _, serve = edited(push_pull, ("sum(open_round.values())", "value"))(workers, servers, send, recv)
+    return push, pull, serve
 
 
 def round_robin(keys, servers):
@@ -217,63 +118,8 @@ def messages_counted(n):
     return receive
 
 
-def tables(forget=True, take=lambda number, now: True, order=sorted, add=sum, late=False, by_round=True):
-    """An answer that keeps, per round, worker → value; one thing is changed."""
-    def answer(n):
-        rounds, closed, now = {}, set(), [1]
-
-        def receive(worker, number, value):
-            at = number if by_round else 0
-            if (by_round and not late and number in closed) or not take(number, now[0]):
-                return None
-            values = rounds.setdefault(at, {})
-            values[worker] = value
-            if len(values) < n:
-                return None
-            closed.add(number)
-            now[0] = max(now[0], number + 1)
-            total = add([values[i] for i in order(values)])
-            if forget:
-                del rounds[at]
-            return total
-        return receive
-    return answer
-
-
-def into_the_first(values):
-    for value in values[1:]:
-        values[0] += value
-    return values[0]
-
-
-def added_again_on_arrival(n):
-    """Knows who is there, but adds before looking."""
-    totals, who = {}, {}
-
-    def receive(worker, number, value):
-        if len(who.setdefault(number, set())) == n:
-            return None
-        totals[number] = totals.get(number, 0) + value
-        who[number].add(worker)
-        return totals[number] if len(who[number]) == n else None
-    return receive
-
-
 def part_of(cuts, row):
     return bisect(cuts, row) - 1
-
-
-def collected(servers=lambda rows, cuts: sorted({part_of(cuts, row) for row in rows}),
-              wanted=lambda here: sorted(set(here)), local=lambda row, start: row - start, put=None):
-    """An answer that asks each of ``servers`` once for ``wanted`` of the rows that it has."""
-    def answer(rows, cuts, ask):
-        found = {}
-        for server in servers(rows, cuts):
-            here = wanted([row for row in rows if cuts[server] <= row < cuts[server + 1]])
-            got = ask(server, [local(row, cuts[server]) for row in here])
-            found.update(zip(here, got))
-        return put(rows, found) if put else torch.stack([found[row] for row in rows])
-    return answer
 
 
 def every_row(rows, cuts, ask):
@@ -297,46 +143,52 @@ def by_division(rows, cuts, ask):
 
 WRONG = {
     "push-pull": {
-        "too-early": [stored(answers_at_once)],
-        "old-round": [served(keep=True)],
-        "push-waits": [stored(push_waits_for_all, push=waiting_push)],
-        "no-answer": [served(answer=False)],
-        "overtaken": [stored(counts_on)],
-        "too-many-bytes": [served(make=lambda values: sum(value.double() for value in values))],
-        "one-server": [stored(counted, at=lambda key, servers: servers[0])],
+        "too-early": [edited(push_pull, (  # whatever is there by now is the answer
+            "if len(open_round) == len(workers):\n                    totals[key] = sum(open_round.values())",
+            "totals[key] = sum(open_round.values())\n                if len(open_round) == len(workers):"),
+            ("elif worker in open_round", "elif False"))],
+        "old-round": [edited(push_pull, ("sum(open_round.values())", "totals.get(key, 0) + sum(open_round.values())"))],
+        "push-waits": [edited(push_pull, ('("push", key, value))', '("push", key, value))\n        recv()'), (
+            "open_round.clear()", "for one in open_round:\n                        send(one, None)\n                    open_round.clear()"))],
+        "no-answer": [edited(push_pull, ("send(asked.pop(), totals[key])", "asked.pop()"), ("send(worker, totals[key])", "pass"))],
+        "overtaken": [edited(push_pull, ("elif worker in open_round", "elif open_round"))],
+        "too-many-bytes": [edited(push_pull, ("sum(open_round.values())", "sum(value.double() for value in open_round.values())"))],
+        "one-server": [edited(push_pull, ('[key % len(servers)], ("push"', '[0], ("push"'), ('[key % len(servers)], ("pull"', '[0], ("pull"'))],
         "wrong-type": [lambda workers, servers, send, recv: recv],
-        "differs": [served(make=lambda values: values[-1]), behind_the_network],
-        "endless": [stored(counted, pull=lambda server, send, recv: lambda key: [None for _ in iter(int, 1)])],
+        "differs": [edited(push_pull, ("sum(open_round.values())", "value")), behind_the_network],
+        "endless": [edited(push_pull, ('send(servers[key % len(servers)], ("pull", key, None))', "while True:\n            pass"))],
     },
     "placement": {
         "python-hash": [lambda keys, servers: {key: servers[hash(key) % len(servers)] for key in keys}],
-        "modulo": [lambda keys, servers: {key: sorted(servers)[stable(key) % len(servers)] for key in keys}],
-        "moves-between": [lambda keys, servers: ringed(virtual=600 // len(servers))(keys, servers)],
+        "modulo": [edited(placement, ("ring[bisect(places, number(key)) % len(ring)][1]", "sorted(servers)[number(key) % len(servers)]"))],
+        "moves-between": [edited(placement, ("range(256)", "range(600 // len(servers))"))],
         "depends-on-others": [round_robin],
-        "uneven": [ringed(virtual=1)],
-        "by-position": [ringed(name=lambda i, server: i)],
+        "uneven": [edited(placement, ("range(256)", "range(1)"))],
+        "by-position": [edited(placement, ('f"{server} {i}"', 'f"{servers.index(server)} {i}"'))],
         "differs": [lambda keys, servers: {key: random.choice(servers) for key in keys}],
         "not-general": [lambda keys, servers: placement(keys, servers) if len(servers) < 7 else 0 / 0],
     },
     "count-workers": {
         "counts-messages": [messages_counted],
-        "counted-twice": [added_again_on_arrival],
-        "overwritten": [tables(by_round=False)],
-        "repeat-opens": [tables(late=True)],
-        "keeps-all": [tables(forget=False)],
-        "arrival-order": [tables(order=list)],
-        "differs": [tables(take=lambda number, now: number <= now), tables(add=into_the_first)],
+        "counted-twice": [edited(count_workers, ("values[worker] = value", "values[worker] = values.get(worker, 0) + value"))],
+        "overwritten": [edited(count_workers, ("if number <= closed:\n            return None", "number = 0"))],
+        "repeat-opens": [edited(count_workers, ("if number <= closed", "if False"))],
+        "keeps-all": [edited(count_workers, ("        del rounds[number]\n", ""))],
+        "arrival-order": [edited(count_workers, ("values[0].clone()\n        for i in range(1, n):",
+                                                 "0\n        for i in values:"), ("total += values[i]", "total = total + values[i]"))],
+        "differs": [edited(count_workers, ("number <= closed", "number != closed + 1")),
+                    edited(count_workers, ("values[0].clone()", "values[0]"))],
     },
     "sparse-pull": {
         "everything": [every_row],
-        "every-server": [collected(servers=lambda rows, cuts: range(len(cuts) - 1))],
-        "twice": [collected(wanted=list)],
+        "every-server": [edited(sparse_pull, ("if here", "if True"))],
+        "twice": [edited(sparse_pull, ("sorted({row for row in rows if start <= row < stop})", "[row for row in rows if start <= row < stop]"))],
         "row-by-row": [one_by_one],
-        "wrong-offset": [collected(local=lambda row, start: row)],
+        "wrong-offset": [edited(sparse_pull, ("row - start", "row"))],
         "wrong-cut": [by_division],
         "order-lost": [lambda rows, cuts, ask: sparse_pull(sorted(rows), cuts, ask)],
         "differs": [lambda rows, cuts, ask: sparse_pull(sorted(set(rows)), cuts, ask)],
-        "not-general": [collected()],
+        "not-general": [edited(sparse_pull, (" if rows else torch.empty(0)", ""))],
     },
 }
 
@@ -381,7 +233,7 @@ RULES = {
         "the next round may begin early": "overwritten",
         "and counts": "differs",
         "the same bits in whatever order": "arrival-order",
-        "tensors stay as they are": tables(add=into_the_first),
+        "tensors stay as they are": ("values[0].clone()", "values[0]"),
         "what is kept does not grow": "keeps-all",
     },
     "sparse-pull": {

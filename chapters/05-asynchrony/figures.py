@@ -43,11 +43,8 @@ def overlap() -> str:
 
     for i, way in enumerate(ways):
         y, done = 22.0 + 84 * i, 0.0
-        parts += [
-            number(i + 1, 20, y + 28),
-            symbol("∇", left - 14, y + 17, "end"),
-            symbol("→", left - 14, y + 45, "end"),
-        ]
+        signs = (symbol(sign, left - 14, y + below, "end") for sign, below in (("∇", 17), ("→", 45)))
+        parts += [number(i + 1, 20, y + 28), *signs]
         for layer, at in way:
             block(layer, ready[layer] - BACKWARD, BACKWARD, y)
             block(layer, max(at, done), SENDING, y + tall + 4)

@@ -27,14 +27,8 @@ EXERCISES = {
     ),
     "backup": Exercise(
         ("n", "b"),
-        (
-            backup_case(2, 1),
-            backup_case(3, 2, (2, 3)),
-            backup_case(1, 1),
-            backup_case(3, 0, (5,)),
-            backup_case(1, 3, (2, 1, 2)),
-            backup_case(5, 1, (8,)),
-        ),
+        (backup_case(2, 1), backup_case(3, 2, (2, 3)), backup_case(1, 1))
+        + (backup_case(3, 0, (5,)), backup_case(1, 3, (2, 1, 2)), backup_case(5, 1, (8,))),
         judge_backup.judge,
         fills=lambda messages: {"messages": str(messages)} | waiting_times(96, 4),
     ),

@@ -88,15 +88,10 @@ def judge(case: BucketsCase, answer: Callable) -> dict[str, str]:
     n = len(case.sizes)
     alone, together = (sent(case, cut(lengths))[-1][1] for lengths in ([1] * n, [n]))
     busy = sum(stop - start for start, stop in times)
-    return {
-        "buckets": str(len(buckets)),
-        "end": time_text(end),
-        "alone": time_text(alone),
-        "together": time_text(together),
-        "busy": time_text(busy),
-        "exposed": time_text(end - case.ready[-1]),
-        "hidden": f"{1 - (end - case.ready[-1]) / busy:.0%}",
-    }
+    exposed = end - case.ready[-1]
+    moments = {"end": end, "alone": alone, "together": together, "busy": busy, "exposed": exposed}
+    counts = {"buckets": str(len(buckets)), "hidden": f"{1 - exposed / busy:.0%}"}
+    return counts | {name: time_text(seconds) for name, seconds in moments.items()}
 
 
 def _buckets(case: BucketsCase, result: object) -> list[list[int]]:
@@ -161,16 +156,11 @@ def _of_one_size(case: BucketsCase, buckets: Buckets) -> bool:
 
 def _lines(case: BucketsCase, buckets: Buckets, times: Sequence[tuple[float, float]]) -> list[str]:
     """A line for each bucket: when it is ready, and when it is sent."""
-    lines = [
-        text(
-            "checks.bucket-sent",
-            bucket=str(list(bucket)) if len(bucket) < 9 else f"[{bucket[0]}, …, {bucket[-1]}]",
-            ready=time_text(case.ready[bucket[-1]]),
-            start=time_text(start),
-            end=time_text(end),
-        )
-        for bucket, (start, end) in zip(buckets, times, strict=True)
-    ]
+    lines = []
+    for bucket, (start, end) in zip(buckets, times, strict=True):
+        shown = str(list(bucket)) if len(bucket) < 9 else f"[{bucket[0]}, …, {bucket[-1]}]"
+        moments = {"ready": case.ready[bucket[-1]], "start": start, "end": end}
+        lines.append(text("checks.bucket-sent", bucket=shown, **{name: time_text(at) for name, at in moments.items()}))
     return lines if len(lines) <= 8 else [*lines[:3], "…", *lines[-3:]]
 
 

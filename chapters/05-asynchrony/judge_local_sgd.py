@@ -73,9 +73,9 @@ class Round:
             self.refuse("differs", "pushed-often")
         value = value.detach().clone().float()
         self.pushed.append(value)
-        if not near(value, self.share * self.after(self.worker, self.case.local)):
+        right = self.after(self.worker, self.case.local)
+        if not near(value, self.share * right):
             mistake, sentence = self.why(value)
-            right = self.after(self.worker, self.case.local)
             self.refuse(mistake, sentence, times=f"{along(value, right):.3g}")
 
     def pull(self) -> torch.Tensor:

@@ -11,11 +11,12 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure, untouched
 
 from .staleness_rules import INSTEAD, Rule
 
@@ -42,12 +43,7 @@ class Asked(NamedTuple):
     answer: bool
 
 
-def push(worker: int, key: int, number: int) -> Event:
-    return Event("push", worker, key, number)
-
-
-def read(worker: int, key: int, number: int) -> Event:
-    return Event("read", worker, key, number)
+push, read = partial(Event, "push"), partial(Event, "read")
 
 
 @dataclass(frozen=True)
@@ -149,17 +145,9 @@ def _drawn_pushes(draw: random.Random, rounds: int) -> list[list[tuple[int, int]
     return batches
 
 
-@dataclass
-class Played:
-    """An answer, or a rule, on a sequence of events."""
-
-    events: tuple[Event, ...]
-    asked: list[Asked] = field(default_factory=list)
-
-
-def play(events: Sequence[Event], rule: Rule, tell: Callable, ask: Callable) -> Played:
+def play(events: Sequence[Event], rule: Rule, tell: Callable, ask: Callable) -> list[Asked]:
     """Tell the events one after the other, and ask for all waiting reads after each, until an answer is not right."""
-    played, waiting = Played(tuple(events)), []
+    asked, waiting = [], []
     for at, event in enumerate(events, 1):
         if event.kind == "read":
             waiting.append(event)
@@ -169,12 +157,12 @@ def play(events: Sequence[Event], rule: Rule, tell: Callable, ask: Callable) -> 
             tell(event.kind, *given)
         for each in list(waiting):
             answer, right = ask(*each[1:]), rule.may_read(*each[1:])
-            played.asked.append(Asked(at, each, answer))
+            asked.append(Asked(at, each, answer))
             if answer != right:
-                return played
+                return asked
             if right:
                 waiting.remove(each)
-    return played
+    return asked
 
 
 def judge(case: StalenessCase, answer: Callable) -> None:
@@ -189,15 +177,16 @@ def judge(case: StalenessCase, answer: Callable) -> None:
             with contextlib.suppress(Exception):  # NumPy's, or a tensor's
                 result = result.item()
             if not isinstance(result, bool):
-                stub = result is None and not past and _untouched(may_read)
+                stub = result is None and not past and untouched(may_read)
                 raise failure("todo" if stub else "wrong-type", "not-yes-or-no", case, got=repr(result)[:60])
             return result
 
         def tell(kind: str, *given: object, functions: dict = functions) -> None:
             call(case, functions[kind], *given, none=True)
 
-        past.append(play(events, rule, tell, ask))
-        if past[-1].asked and (last := past[-1].asked[-1]).answer != rule.may_read(*last.event[1:]):
+        asked = play(events, rule, tell, ask)
+        past.append((events, asked))
+        if asked and asked[-1].answer != rule.may_read(*asked[-1].event[1:]):
             raise _blame(case, rule, past, ask)
 
 
@@ -209,40 +198,36 @@ def _functions(case: StalenessCase, answer: Callable) -> dict[str, Callable]:
     return dict(zip(("push", "may_read", "leave"), three, strict=True))
 
 
-def _untouched(may_read: Callable) -> bool:
-    code = getattr(may_read, "__code__", None)
-    return code is not None and not (code.co_names or code.co_freevars)
-
-
-def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callable) -> Failure:
+def _blame(case: StalenessCase, rule: Rule, past: Sequence[tuple], ask: Callable) -> Failure:
     """Name the mistake, the clocks of the workers, and the arrivals."""
-    last = past[-1].asked[-1]
+    events, asked = past[-1]
+    last = asked[-1]
     with contextlib.suppress(Failure):  # more questions, so that fewer rules answer alike
         for number in range(1, rule.clock[last.event.worker, last.event.key] + 1):
             each = last.event._replace(number=number)
-            past[-1].asked.append(Asked(last.at, each, ask(*each[1:])))
-    names = (name for name, make in INSTEAD if all(_answers_alike(make(case.n, case.s), each) for each in past))
+            asked.append(Asked(last.at, each, ask(*each[1:])))
+    names = (name for name, make in INSTEAD if all(_answers_alike(make(case.n, case.s), *each) for each in past))
     mistake = next(names, "differs")
     _, worker, key, number = last.event
     clocks = " ".join(f"{i}:{rule.clock[i, key]}" for i in range(case.n) if i not in rule.gone)
     sentence = "may-too-early" if last.answer else "may-too-late"
     told = failure(mistake, sentence, case, at=last.at, worker=worker, key=key, number=number, clocks=clocks)
-    came = [_shown(event) for event in past[-1].events[: last.at]]
+    came = [_shown(event) for event in events[: last.at]]
     told.sentence += "\n" + text("checks.what-happened", events=" ".join(["…"] * (len(came) > 16) + came[-16:]))
     return told
 
 
-def _answers_alike(other: Rule, played: Played) -> bool:
+def _answers_alike(other: Rule, events: Sequence[Event], asked: Sequence[Asked]) -> bool:
     """Whether ``other`` gives to these events the answers that were given."""
-    asked = iter(played.asked)
-    following = next(asked, None)
-    for at, event in enumerate(played.events, 1):
+    answers = iter(asked)
+    following = next(answers, None)
+    for at, event in enumerate(events, 1):
         if event.kind != "read":
             getattr(other, event.kind)(*(event[1:] if event.kind == "push" else event[1:2]))
         while following and following.at == at:
             if other.may_read(*following.event[1:]) != following.answer:
                 return False
-            following = next(asked, None)
+            following = next(answers, None)
     return True
 
 
@@ -258,8 +243,8 @@ def waits() -> dict[str, str]:
         reads, waited = set(), set()
         for seed in range(SEEDS):
             rule = Rule(3, s)
-            played = play(drawn_events(3, s, seed), rule, lambda *_: None, rule.may_read)
-            reads |= {(seed, each.event) for each in played.asked}
-            waited |= {(seed, each.event) for each in played.asked if not each.answer}
+            asked = play(drawn_events(3, s, seed), rule, lambda *_: None, rule.may_read)
+            reads |= {(seed, each.event) for each in asked}
+            waited |= {(seed, each.event) for each in asked if not each.answer}
         found[name], found["reads"] = str(len(waited)), str(len(reads))
     return found

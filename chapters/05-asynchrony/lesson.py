@@ -111,7 +111,6 @@ except cluster.ClusterError as error:
 
 import time
 from functools import partial
-from itertools import pairwise
 
 import torch.distributed as dist
 
@@ -222,6 +221,8 @@ dist.destroy_process_group()
 counted
 
 # %% accumulate
+from functools import cache
+
 def gradients(net):
     return torch.cat([weight.grad.flatten() for weight in net.parameters()])
 
@@ -242,13 +243,14 @@ def loss_of(weights):
     with train.deterministic():
         return train.by_store.loss(train.small_cnn(), weights, digits.train)
 
-rows = []
-for count in [1, 2, 4, 8, 16]:
-    found = [loss_of(train.one_device(train.small_cnn(), digits.train, 32 * count,
-                                      96 // count, lr=lr).weights)
-             for lr in (0.1, 0.1 * count)]
-    rows.append([count, 96 // count, *found])
-table("accumulated", "synchronizations", "loss-same-lr", "loss-times-lr", rows=rows)
+@cache
+def accumulated(count, lr):
+    net, steps = train.small_cnn(), 96 // count
+    return loss_of(train.one_device(net, digits.train, 32 * count, steps, lr).weights)
+
+table("accumulated", "synchronizations", "loss-same-lr", "loss-times-lr", rows=[
+    [count, 96 // count, accumulated(count, 0.1), accumulated(count, 0.1 * count)]
+    for count in [1, 2, 4, 8, 16]])
 
 # %% slowest
 from random import Random
@@ -370,8 +372,7 @@ def trained(schedule, lr, seed, points=10):
 
 def when(schedule, points=10):
     every = len(schedule.steps) // points
-    ends = range(every - 1, every * points, every)
-    return [0.0, *(schedule.steps[i].seconds for i in ends)]
+    return [0.0, *(step.seconds for step in schedule.steps[every - 1::every])]
 
 race = {}
 for seed in range(3):
@@ -387,13 +388,11 @@ def bands(axes, curves, x):
         axes.plot(x[name], [sum(some) / len(some) for some in losses], label=name)
     axes.legend()
 
-def mean_seconds(runs):
-    return [sum(some) / len(some) for some in zip(*(times for times, _ in runs))]
-
 steps = {"sync": range(0, 31, 3), "async": range(0, 241, 24)}
 gradients_so_far = {name: range(0, 241, 24) for name in race}
 figure, axes = pyplot.subplots(1, 3, figsize=(10, 3), sharey=True)
-in_seconds = {name: mean_seconds(runs) for name, runs in race.items()}
+in_seconds = {name: [sum(some) / len(some) for some in zip(*(times for times, _ in runs))]
+              for name, runs in race.items()}
 for one, name, x in zip(axes, ["step", "gradients", "time (s)"],
                         [steps, gradients_so_far, in_seconds]):
     bands(one, race, x)
@@ -562,19 +561,19 @@ def right(weights):
     return [found.float().mean().item(),
             *(found[y == i].float().mean().item() for i in (8, 9))]
 
-rows = {}
+waited = {}
 for sort in (False, True):
     for backup in (0, 1):
         schedule = simulate.synchronous(4, 144, late_is_three, backup=backup)
         parts = split_in(4, sort)
         fitted = by_history.fit(train.small_cnn(), parts, 16, schedule, lr=0.1)
-        rows[sort, backup] = right(fitted[-1])
-missing.reveal({"digit 9": 100 * rows[True, 1][2]})
+        waited[sort, backup] = right(fitted[-1])
+missing.reveal({"digit 9": 100 * waited[True, 1][2]})
 
 # %% bias-table
 table("sorted", "waited-for", "accuracy", "digit-8", "digit-9", rows=[
     [sort, 4 - backup, *(f"{part:.1%}" for part in found)]
-    for (sort, backup), found in rows.items()])
+    for (sort, backup), found in waited.items()])
 
 # %% local
 def local(parts, h, steps=144, size=16, lr=0.1):
@@ -595,12 +594,12 @@ def local(parts, h, steps=144, size=16, lr=0.1):
             vector_to_parameters(mean.clone(), net.parameters())
     return mean
 
-rows = []
+means = {1: [waited[sort, 0][0] for sort in (False, True)]}
 with train.deterministic():
-    for h in [1, 12, 72]:
-        found = [right(local(split_in(4, sort), h))[0] for sort in (False, True)]
-        rows.append([h, 144 // h, *(f"{part:.1%}" for part in found)])
-table("h", "averages", "data-alike", "data-sorted", rows=rows)
+    for h in [12, 72]:
+        means[h] = [right(local(split_in(4, sort), h))[0] for sort in (False, True)]
+table("h", "averages", "data-alike", "data-sorted", rows=[
+    [h, 144 // h, *(f"{part:.1%}" for part in found)] for h, found in means.items()])
 
 # %% guess-less
 less = d2lps.predict("less", {"1%": "", "1% + e": ""})
@@ -639,8 +638,6 @@ from d2lps.train import compress
 d2lps.source(compress.fit)
 
 # %% less
-from functools import cache
-
 def together(workers):
     def send(gradients):
         total = torch.zeros_like(gradients[0])
@@ -657,10 +654,14 @@ def parts_of(seed):
     return [*zip(X.chunk(4), y.chunk(4))]
 
 @cache
-def losses(new_send, lr, **options):
-    runs = [compress.fit(train.small_cnn(), parts_of(seed), 16, 72, lr, new_send(),
-                         **options) for seed in range(3)]
-    return runs[0].nbytes, [loss_of(run.weights) for run in runs]
+def trained_by(new_send, lr, seed, **options):
+    parts = parts_of(seed)
+    run = compress.fit(train.small_cnn(), parts, 16, 72, lr, new_send(), **options)
+    return run.nbytes, loss_of(run.weights)
+
+def losses(new_send, lr, seeds=3, **options):
+    runs = [trained_by(new_send, lr, seed, **options) for seed in range(seeds)]
+    return runs[0][0], [loss for _, loss in runs]
 
 results = {way: losses(lambda: together([Largest(99, feedback) for _ in range(4)]), 0.1)
            for way, feedback in [("1%", False), ("1% + e", True)]}
@@ -719,7 +720,7 @@ meetings = {"h = 1": {}, "h = 24": {"h": 24}, "h = 24 + N": {"h": 24, **nesterov
             "h = 24 × 1.9": {"h": 24, "outer": 1.9}}
 rates, rows = [0.1, 0.3, 0.5], []
 for way, options in meetings.items():
-    found = [sum(losses(compress.Lowered, lr, **options)[1]) / 3 for lr in rates]
+    found = [sum(losses(compress.Lowered, lr, 2, **options)[1]) / 2 for lr in rates]
     rows.append([way, *(f"{loss:.3f}" for loss in found)])
 table("way-rate", *rates, rows=rows)
 

@@ -5,9 +5,9 @@ of the text → how to break it: a mistake, edits of the solution, or an answer.
 """
 
 import math
-from itertools import accumulate, product
+from itertools import combinations, pairwise
 
-import torch
+from d2lps.notebook.grading import edited
 
 
 def buckets(sizes, ready, alpha, bandwidth):
@@ -82,8 +82,7 @@ def up_to(nbytes):
         buckets, size = [[]], 0
         for i, each in enumerate(sizes):
             if size >= nbytes:
-                buckets.append([])
-                size = 0
+                buckets, size = [*buckets, []], 0
             buckets[-1].append(i)
             size += each
         return buckets
@@ -96,7 +95,7 @@ def whatever_is_ready(sizes, ready, alpha, bandwidth):
         start = max(free, ready[i])
         bucket = [j for j in range(i, len(sizes)) if ready[j] <= start]
         buckets.append(bucket)
-        free = start + alpha + sum(sizes[j] for j in bucket) / bandwidth
+        free = end(buckets, sizes, ready, alpha, bandwidth)
         i = bucket[-1] + 1
     return buckets
 
@@ -116,134 +115,10 @@ def only_two(*given):
 
 def tries_all(*given):
     """2^(n−1) ways: right, and never done."""
-    def ways():
-        for cuts in product((False, True), repeat=len(given[0]) - 1):
-            buckets = [[0]]
-            for i, new in enumerate(cuts, 1):
-                if new:
-                    buckets.append([])
-                buckets[-1].append(i)
-            yield buckets
-    return min(ways(), key=lambda found: end(found, *given))
-
-
-def changed(change):
-    return lambda sizes, ready, alpha, bandwidth: change(buckets(sizes, ready, alpha, bandwidth))
-
-
-def clocked(may=lambda clocks, number, s: min(clocks) >= number - s, came=max, own=True, keys=True, left=True):
-    """An answer with one thing changed: who may read, what a push does to a clock, and whose clocks are looked at."""
-    def answer(n, s):
-        clock, gone = {}, set()
-
-        def push(worker, key, number):
-            key = key if keys else 0
-            clock[worker, key] = came(clock.get((worker, key), 0), number)
-
-        def may_read(worker, key, number):
-            key = key if keys else 0
-            clocks = [clock.get((i, key), 0) for i in range(n) if i not in gone]
-            ready = not own or clock.get((worker, key), 0) >= number
-            return ready and (not clocks or may(clocks, number, s))
-
-        def leave(worker):
-            if left:
-                gone.add(worker)
-        return push, may_read, leave
-    return answer
-
-
-def always(n, s):
-    return (lambda worker, key, number: None), (lambda worker, key, number: True), (lambda worker: None)
-
-
-def waits_itself(n, s):
-    """Waits inside of may_read, during which no worker can push."""
-    push, may_read, leave = staleness(n, s)
-
-    def waiting(worker, key, number):
-        while not may_read(worker, key, number):
-            pass
-        return True
-    return push, waiting, leave
-
-
-def with_pushes_in_a_range(n, s):
-    """∞ is no number of slots."""
-    push, may_read, leave = staleness(n, s)
-    slots = [None for _ in range(s + 1)]
-    return push, may_read, leave
-
-
-def firsts(full=lambda n, b: n, divide=lambda gradients, n, b: sum(gradients) / n, late=False, twice=False, early=True):
-    """An answer with one thing changed: the number of awaited workers, the result, and the messages that count."""
-    def answer(n, b):
-        tables, closed = {}, [0]
-
-        def receive(worker, number, gradient):
-            if (number <= closed[0] and not late) or (not early and number > closed[0] + 1):
-                return None
-            gradients = tables.setdefault(number, {})
-            gradients[len(gradients) if twice else worker] = gradient
-            if len(gradients) < full(n, b):
-                return None
-            closed[0] = number
-            return divide(list(gradients.values()), n, b)
-        return receive
-    return answer
-
-
-def without_rounds(n, b):
-    """The number of the round is not looked at: n different workers make an update."""
-    gradients = {}
-
-    def receive(worker, number, gradient):
-        gradients[worker] = gradient
-        if len(gradients) < n:
-            return None
-        update = sum(gradients.values()) / n
-        gradients.clear()
-        return update
-    return receive
-
-
-def into_the_first(n, b):
-    """Adds into the tensor that came first."""
-    def added(gradients, n, b):
-        for gradient in gradients[1:]:
-            gradients[0] += gradient
-        return gradients[0] / n
-    return firsts(divide=added)(n, b)
-
-
-def some_rounds(n, b):
-    """Has a place for each of the first hundred rounds."""
-    rounds, receive = [None] * 101, backup(n, b)
-
-    def kept(worker, number, gradient):
-        rounds[number] = gradient
-        return receive(worker, number, gradient)
-    return kept
-
-
-def rounds_of(steps=lambda h: h, assign=True, pushed=lambda weights, share, start: share * weights,
-              after=lambda mean, own, share: mean):
-    """An answer with one thing changed: how many steps, what is pushed, and what is returned."""
-    def answer(weights, push, pull, step, h, share):
-        start = own = weights
-        for _ in range(steps(h)):
-            own = step(own if assign else start)
-        push(pushed(own, share, weights))
-        return after(pull(), own, share)
-    return answer
-
-
-def pulls_first(weights, push, pull, step, h, share):
-    weights = pull()
-    for _ in range(h):
-        weights = step(weights)
-    push(share * weights)
-    return weights
+    n = len(given[0])
+    cuts = (places for count in range(n) for places in combinations(range(1, n), count))
+    ways = ([list(range(*ends)) for ends in pairwise((0, *places, n))] for places in cuts)
+    return min(ways, key=lambda found: end(found, *given))
 
 
 WRONG = {
@@ -253,41 +128,46 @@ WRONG = {
         "whatever-is-ready": [whatever_is_ready],
         "of-one-size": [up_to(4.5e6)],
         "late": [only_two],
-        "out-of-order": [changed(lambda found: found[::-1])],
+        "out-of-order": [edited(buckets, ("best[-1][1]", "best[-1][1][::-1]"))],
         "endless": [tries_all],
-        "differs": [changed(lambda found: found[:-1])],
+        "differs": [edited(buckets, ("best[-1][1]", "best[-1][1][:-1]"))],
     },
     "staleness": {
-        "never-waits": [always],
-        "off-by-one": [clocked(may=lambda clocks, number, s: min(clocks) > number - s)],
-        "vs-fastest": [clocked(may=lambda clocks, number, s: max(clocks) - number <= s)],
-        "counts-messages": [clocked(came=lambda old, number: old + 1)],
-        "own-missing": [clocked(own=False)],
-        "waits-for-who-left": [clocked(left=False)],
-        "one-clock-for-all-keys": [clocked(keys=False)],
-        "endless": [waits_itself],
-        "differs": [clocked(may=lambda clocks, number, s: sum(clocks) / len(clocks) >= number - s)],
-        "not-general": [with_pushes_in_a_range],
+        "never-waits": [edited(staleness, ("own >= number and min(here) >= number - s", "True"))],
+        "off-by-one": [edited(staleness, ("min(here) >=", "min(here) >"))],
+        "vs-fastest": [edited(staleness, ("min(here) >= number - s", "max(here) - number <= s"))],
+        "counts-messages": [edited(staleness, ("max(clock.get((worker, key), 0), number)", "clock.get((worker, key), 0) + 1"))],
+        "own-missing": [edited(staleness, ("own >= number and ", ""))],
+        "waits-for-who-left": [edited(staleness, ("gone.add(worker)", "pass"))],
+        "one-clock-for-all-keys": [edited(staleness, ("push(worker, key, number):", "push(worker, _, number):\n        key = 0"),
+                                          ("may_read(worker, key, number):", "may_read(worker, _, number):\n        key = 0"))],
+        "endless": [edited(staleness, ("return own >= number and min(here) >= number - s",  # no worker can push meanwhile
+                                       "while own < number or min(here) < number - s:\n            pass\n        return True"))],
+        "differs": [edited(staleness, ("min(here) >=", "sum(here) / len(here) >="))],
+        "not-general": [edited(staleness, ("clock, gone = {}, set()", "clock, gone, slots = {}, set(), [None] * (s + 1)"))],
     },
     "backup": {
-        "divides-by-all": [firsts(divide=lambda gradients, n, b: sum(gradients) / (n + b))],
-        "not-divided": [firsts(divide=lambda gradients, n, b: sum(gradients))],
-        "worker-twice": [firsts(twice=True)],
-        "late": [without_rounds, firsts(late=True)],
-        "waits-for-all": [firsts(full=lambda n, b: n + b)],
-        "loses-early-next": [firsts(early=False)],
-        "differs": [into_the_first],
-        "not-general": [some_rounds],
+        "divides-by-all": [edited(backup, ("/ n", "/ (n + b)"))],
+        "not-divided": [edited(backup, (" / n", ""))],
+        "worker-twice": [edited(backup, ("gradients[worker]", "gradients[len(gradients)]"))],
+        "late": [edited(backup, ("if number <= closed:\n            return None", "number = 0")),
+                 edited(backup, ("if number <= closed", "if False"), ("        del rounds[number]\n", ""))],
+        "waits-for-all": [edited(backup, ("len(gradients) < n", "len(gradients) < n + b"))],
+        "loses-early-next": [edited(backup, ("number <= closed", "number != closed + 1"))],
+        "differs": [edited(backup, ("return sum(gradients.values()) / n",  # adds into the tensor that came first
+                                    "total, *others = gradients.values()\n        for other in others:\n            total += other\n        return total / n"))],
+        "not-general": [edited(backup, ("rounds, closed = {}, 0", "rounds, closed, places = {}, 0, [None] * 101"),
+                               ("nonlocal closed\n", "nonlocal closed\n        places[number] = worker\n"))],
     },
     "local-sgd": {
-        "every-step": [rounds_of(steps=lambda h: 1)],
-        "same-start": [rounds_of(assign=False)],
-        "share-missing": [rounds_of(pushed=lambda weights, share, start: weights)],
-        "share-again": [rounds_of(after=lambda mean, own, share: share * mean)],
-        "pushes-change": [rounds_of(pushed=lambda weights, share, start: share * (weights - start))],
-        "pulls-first": [pulls_first],
-        "own-weights": [rounds_of(after=lambda mean, own, share: own)],
-        "differs": [rounds_of(steps=lambda h: h - 1)],
+        "every-step": [edited(local_sgd, ("range(h)", "range(1)"))],
+        "same-start": [edited(local_sgd, ("weights = step(weights)", "own = step(weights)"), ("share * weights", "share * own"))],
+        "share-missing": [edited(local_sgd, ("share * weights", "weights"))],
+        "share-again": [edited(local_sgd, ("return pull()", "return share * pull()"))],
+        "pushes-change": [edited(local_sgd, ("for _", "start = weights\n    for _"), ("share * weights", "share * (weights - start)"))],
+        "pulls-first": [edited(local_sgd, ("for _", "weights = pull()\n    for _"))],
+        "own-weights": [edited(local_sgd, ("return pull()", "pull()\n    return weights"))],
+        "differs": [edited(local_sgd, ("range(h)", "range(h - 1)"))],
     },
 }
 
@@ -312,7 +192,7 @@ RULES = {
         "who is still there": "waits-for-who-left",
         "of this key": "one-clock-for-all-keys",
         "a push may come once more": "counts-messages",
-        "even much later": clocked(came=lambda old, number: number),
+        "even much later": ("max(clock.get((worker, key), 0), number)", "number"),
         "may_read does not wait": "endless",
         "s may be infinite": "not-general",
     },

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
 
 class Rule:
@@ -24,51 +25,14 @@ class Rule:
     def own(self, worker: int, key: int, number: int) -> bool:
         return self.clock[worker, key] >= number
 
+    def least(self, key: int) -> float:
+        return min(self.clocks(key), default=math.inf)
+
     def near(self, key: int, number: int) -> bool:
-        return min(self.clocks(key), default=math.inf) >= number - self.s
+        return self.least(key) >= number - self.s
 
     def may_read(self, worker: int, key: int, number: int) -> bool:
         return self.own(worker, key, number) and self.near(key, number)
-
-
-class NeverWaits(Rule):
-    def may_read(self, worker, key, number):
-        return True
-
-
-class OwnAlone(Rule):
-    def near(self, key, number):
-        return True
-
-
-class OneLess(Rule):
-    def near(self, key, number):
-        return min(self.clocks(key), default=math.inf) > number - self.s
-
-
-class OneMore(Rule):
-    def near(self, key, number):
-        return min(self.clocks(key), default=math.inf) >= number - self.s - 1
-
-
-class Fastest(Rule):
-    def near(self, key, number):
-        return max(self.clocks(key), default=0) - number <= self.s
-
-
-class Messages(Rule):
-    def push(self, worker, key, number):
-        self.clock[worker, key] += 1
-
-
-class OwnMissing(Rule):
-    def own(self, worker, key, number):
-        return True
-
-
-class WhoLeft(Rule):
-    def leave(self, worker):
-        pass
 
 
 class WhoLeftComesBack(Rule):
@@ -85,15 +49,20 @@ class OneClock(Rule):
         return super().may_read(worker, 0, number)
 
 
+def instead(**methods: Callable) -> type[Rule]:
+    """Return a class of rules that differs from the right one in these methods."""
+    return type("Instead", (Rule,), methods)
+
+
 INSTEAD = (
-    ("never-waits", NeverWaits),
-    ("never-waits", OwnAlone),
-    ("off-by-one", OneLess),
-    ("off-by-one", OneMore),
-    ("vs-fastest", Fastest),
-    ("counts-messages", Messages),
-    ("own-missing", OwnMissing),
-    ("waits-for-who-left", WhoLeft),
+    ("never-waits", instead(may_read=lambda rule, worker, key, number: True)),
+    ("never-waits", instead(near=lambda rule, key, number: True)),
+    ("off-by-one", instead(near=lambda rule, key, number: rule.least(key) > number - rule.s)),
+    ("off-by-one", instead(near=lambda rule, key, number: rule.least(key) >= number - rule.s - 1)),
+    ("vs-fastest", instead(near=lambda rule, key, number: max(rule.clocks(key), default=0) - number <= rule.s)),
+    ("counts-messages", instead(push=lambda rule, worker, key, number: rule.clock.update([(worker, key)]))),
+    ("own-missing", instead(own=lambda rule, worker, key, number: True)),
+    ("waits-for-who-left", instead(leave=lambda rule, worker: None)),
     ("waits-for-who-left", WhoLeftComesBack),
     ("one-clock-for-all-keys", OneClock),
 )

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Failure, call, failure, time_text, unlike
+from d2lps.notebook.grading import Failure, call, failure, time_text, unlike, untouched
 
 START = 5000.0  # what the detector's own clock says as it begins: no clock has to begin at 0
 SEEDS = 12
@@ -296,10 +296,8 @@ def _functions(case: DetectCase, answer: Callable) -> Mapping[str, Callable]:
 
 def _suspects(case: DetectCase, functions: Mapping[str, Callable], now: float, first: bool) -> set[str]:
     result = call(case, functions["suspects"], now, none=True)
-    if result is None and first:
-        code = getattr(functions["suspects"], "__code__", None)
-        if code is not None and not (code.co_names or code.co_freevars):
-            raise failure("todo", "nobody-asked-for", case)
+    if result is None and first and untouched(functions["suspects"]):
+        raise failure("todo", "nobody-asked-for", case)
     if not isinstance(result, set | frozenset | list | tuple):
         raise failure("wrong-type", "not-suspects", case, type=type(result).__name__)
     for each in result:

@@ -13,7 +13,7 @@ from itertools import count, product
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.notebook.grading import Ended, Failure, call, failure, plain, shared_names, size_kept, size_text
+from d2lps.notebook.grading import Ended, Failure, call, failure, plain, shared_names, size_kept, size_text, untouched
 
 ROUNDS = 3
 LATE = 14  # deliveries by which a late message is late: more than a round takes
@@ -272,8 +272,7 @@ def _mistake_of_lost(world: Once, push: tuple[int, str, int]) -> str:
 
 
 def _silent(world: Once, worker: int, key: str, number: int) -> Failure:
-    code = getattr(world.on, "__code__", None)
-    if all(event[0] != "send" for event in world.story) and code and not (code.co_names or code.co_freevars):
+    if untouched(world.on) and all(event[0] != "send" for event in world.story):
         return failure("todo", "once-silent", world.case)
     return _failure("answers-once", "once-waits", world, worker=worker, key=key, number=number)
 

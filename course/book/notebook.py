@@ -23,7 +23,7 @@ METADATA = {
 
 
 @dataclass(frozen=True)
-class Part:
+class CellSource:
     """The source of one cell: a code cell, or the prose and figures between two of them."""
 
     id: str
@@ -31,7 +31,7 @@ class Part:
     code: bool = False
 
 
-def parts(chapter: Chapter, language: str) -> Iterator[Part]:
+def parts(chapter: Chapter, language: str) -> Iterator[CellSource]:
     """Yield the sources of the cells of one language's notebook, in order."""
     codes = {cell.id for cell in chapter.cells}
     for section in chapter.texts[language].sections:
@@ -44,10 +44,10 @@ def parts(chapter: Chapter, language: str) -> Iterator[Part]:
             if prose:
                 count += 1
                 alone = count == 1 and section.id not in codes
-                yield Part(section.id if alone else f"{section.id}-{count}", tuple(prose))
+                yield CellSource(section.id if alone else f"{section.id}-{count}", tuple(prose))
                 prose = []
             if block:
-                yield Part(block.name, (block,), code=True)
+                yield CellSource(block.name, (block,), code=True)
 
 
 def alternative(name: str, caption: str) -> str:

@@ -38,8 +38,8 @@ class Cell:
     line: int | None = None
 
     @cached_property
-    def parts(self) -> "list[Part]":
-        return [Part(statement) for statement in self.body]
+    def parts(self) -> "list[StatementNames]":
+        return [StatementNames(statement) for statement in self.body]
 
 
 def cell(name: str, source: str) -> Cell:
@@ -131,7 +131,7 @@ def _command(node: ast.expr) -> tuple[str, ...] | None:
     return None
 
 
-class Part:
+class StatementNames:
     """The names of one statement.
 
     ``bound`` are bound or changed when it runs, ``anew`` of them regardless of what they were. ``now`` are looked up
@@ -246,7 +246,7 @@ def bound(statement: ast.stmt) -> set[str]:
     >>> sorted(bound(ast.parse("for i, *rest in pairs:\\n    last = (best := i)").body[0]))
     ['best', 'i', 'last', 'rest']
     """
-    return Part(statement).stored
+    return StatementNames(statement).stored
 
 
 def used(statement: ast.stmt) -> set[str]:
@@ -255,7 +255,7 @@ def used(statement: ast.stmt) -> set[str]:
     >>> sorted(used(ast.parse("def f(n):\\n    return [part(n, i) for i in range(n)]").body[0]))
     ['part', 'range']
     """
-    part = Part(statement)
+    part = StatementNames(statement)
     return part.now | part.later
 
 
@@ -304,7 +304,7 @@ class Homes:
 
     def __init__(self, both: Sequence[Sequence[Cell]], at: int | None):
         self.end = (1, len(both[1]) if at is None else at + 1, 0)
-        self.parts: dict[Place, Part] = {
+        self.parts: dict[Place, StatementNames] = {
             (which, number, line): part
             for which, cells in enumerate(both)
             for number, one in enumerate(cells)

@@ -114,13 +114,15 @@ def rail_rings(hosts: Iterable[Iterable[str]], key: str = "g") -> Plan:
     return side_by_side(nodes, [ring(way(i), f"{key}{i + 1}.") for i in range(g)], [Fraction(1, g)] * g)
 
 
-Part = tuple[str, str, str, Collection[str]]  # sender, receiver, op, keys
+Carried = tuple[str, str, str, Collection[str]]  # sender, receiver, op, keys
 
 
-def _framed(first: Sequence[Part], middle: Iterable, last: Sequence[Part], share: Mapping, call: tuple) -> Iterable:
+def _framed(
+    first: Sequence[Carried], middle: Iterable, last: Sequence[Carried], share: Mapping, call: tuple
+) -> Iterable:
     """Return the steps of ``middle`` with one before and one after them; lazy steps if those of ``middle`` are."""
 
-    def written(parts: Sequence[Part]) -> list[Send]:
+    def written(parts: Sequence[Carried]) -> list[Send]:
         return [Send(src, dst, key, op) for src, dst, op, keys in parts for key in keys]
 
     if not isinstance(middle, Lazy):

@@ -21,7 +21,7 @@ from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
 
 
-class Slot(NamedTuple):
+class BufferSlot(NamedTuple):
     """The value of ``key`` on ``node``, or its ``spare``: a copy to read while the slot itself is overwritten."""
 
     node: str
@@ -41,8 +41,8 @@ class Operation:
     step: int
     index: int
     act: Any  # a Send, an Update, or None
-    reads: Slot
-    writes: Slot
+    reads: BufferSlot
+    writes: BufferSlot
     begins: bool
     after: "list[Operation]"
 
@@ -80,11 +80,11 @@ def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = 
 
     A node in ``strided`` memory sends to other processes from its spare, which is contiguous.
     """
-    writer: dict[Slot, Operation] = {}
-    readers: dict[Slot, list[Operation]] = {}
+    writer: dict[BufferSlot, Operation] = {}
+    readers: dict[BufferSlot, list[Operation]] = {}
 
     def operation(
-        step: int, index: int, act: Send | Update | None, reads: Slot, writes: Slot, begins: bool
+        step: int, index: int, act: Send | Update | None, reads: BufferSlot, writes: BufferSlot, begins: bool
     ) -> Operation:
         new = Operation(step, index, act, reads, writes, begins, [])
         if reads.node in seen and reads in writer:
@@ -101,7 +101,7 @@ def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = 
     steps = []
     for number, (step, sent) in enumerate(zip(plan.steps, arrivals(plan), strict=True), 1):
         touching = [
-            (i, send, begins, Slot(send.src, send.key), Slot(send.dst, send.key))
+            (i, send, begins, BufferSlot(send.src, send.key), BufferSlot(send.dst, send.key))
             for i, (send, begins) in enumerate(sent)
             if send.src in seen or send.dst in seen
         ]
@@ -119,7 +119,7 @@ def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = 
         changes = []
         for i, act in enumerate(updates(step), len(sent)):
             if act.node in seen:
-                slot = Slot(act.node, act.key)
+                slot = BufferSlot(act.node, act.key)
                 changes.append(operation(number, i, act, slot, slot, False))
         steps.append(Step(number, copies, sends, changes))
     return steps
@@ -141,9 +141,9 @@ class Program:
         self.like = next(iter(tensors.values()))  # all have its size and dtype
         self.slices = plan.slices(self.like.numel())
         self.steps = compile_steps(plan, seen, {node for node, tensor in tensors.items() if not tensor.is_contiguous()})
-        self._parts: dict[Slot, Tensor | None] = {}
+        self._parts: dict[BufferSlot, Tensor | None] = {}
 
-    def part(self, slot: Slot) -> Tensor | None:
+    def part(self, slot: BufferSlot) -> Tensor | None:
         """Return the part of a buffer for ``slot``, or room for its spare; None if another process has it."""
         if slot not in self._parts:
             part = self.tensors[slot.node][self.slices[slot.key]] if slot.node in self.tensors else None

@@ -14,7 +14,7 @@ from functools import partial
 
 from torch import Tensor
 
-from d2lps.carriers.base import Executed, Operation, Program, Slot, Step, Timed
+from d2lps.carriers.base import BufferSlot, Executed, Operation, Program, Step, Timed
 from d2lps.carriers.rendezvous import Rendezvous
 from d2lps.plan.acts import Send, Update
 
@@ -128,8 +128,8 @@ class SharedProgram:
     ):
         self._program, self._memory = program, memory
         self._counts = {other: len(tasks) + 2 for other, tasks in by_rank.items()}
-        self._places: dict[Slot, Tensor] = {}  # the buffer that has a part at this point, if not the one all see
-        self._ends: dict[Slot, tuple[Tensor, int]] = {}  # the buffer in which it ends, and the step that puts it there
+        self._places: dict[BufferSlot, Tensor] = {}  # the buffer that has a part at this point, if not the one all see
+        self._ends: dict[BufferSlot, tuple[Tensor, int]] = {}  # where it ends, and the step that puts it there
         self._stage: list[tuple[Tensor, Tensor]] = []  # (target, source) to copy before the first task
         self._unstage: list[tuple[Tensor, Tensor]] = []  # and after the last
         self._settle(private)
@@ -146,7 +146,7 @@ class SharedProgram:
         for node in private & self._program.tensors.keys():
             home, seen = self._program.tensors[node], self._memory[node, False]
             for key, part in self._program.slices.items():
-                slot = Slot(node, key)
+                slot = BufferSlot(node, key)
                 read, written = reads.get(slot), writes.get(slot)
                 begins = not read or written is not None and written[0] < read[0]
                 ends = begins if not written else not read or read[-1] <= written[-1]
@@ -186,7 +186,7 @@ class SharedProgram:
             return Tensor.copy_, (target[part], source)
         return self._program.reduction.into, (target[part], value, source)
 
-    def _buffer(self, slot: Slot) -> Tensor:
+    def _buffer(self, slot: BufferSlot) -> Tensor:
         return self._places.get(slot, self._memory[slot.node, slot.spare])
 
     def execute(self, table: ProgressTable) -> Executed:
@@ -221,10 +221,10 @@ class SharedProgram:
         return Executed(begun, [Timed(acted.step, acted.index, *span) for acted, span in spans.items() if acted.act])
 
 
-def _uses(program: Program) -> tuple[dict[Slot, list[int]], dict[Slot, list[int]], set[Slot]]:
+def _uses(program: Program) -> tuple[dict[BufferSlot, list[int]], dict[BufferSlot, list[int]], set[BufferSlot]]:
     """Return slot → the steps in which sends read it, slot → the steps in which they write it, and updated slots."""
-    reads: dict[Slot, list[int]] = {}
-    writes: dict[Slot, list[int]] = {}
+    reads: dict[BufferSlot, list[int]] = {}
+    writes: dict[BufferSlot, list[int]] = {}
     for step in program.steps:
         for operation in (*step.copies, *step.sends):
             reads.setdefault(operation.reads, []).append(operation.step)

@@ -8,7 +8,7 @@
 ``errors.py``, which has also the sentences that servers send, and ``docs/key-value-store.md`` say what the store
 promises. Start with ``store.py``: the calls that all kinds of stores share, and the simplest kind,
 :class:`~d2lps.kvstore.store.LocalStore`. ``calls.py`` decides in which thread and order calls run, and which push is an
-earlier one again; that it counts once is decided at the server, by ``SlotStore.admit_all`` and ``Replica.push``.
+earlier one again; that it counts once is decided at the server, by ``SlotStore.admit`` and ``Replica.push``.
 ``together.py`` has the calls of all workers, which ``checkpoint.py`` and ``optimizers.py`` serve. Keys and values are
 checked in ``values.py``.
 

@@ -81,7 +81,8 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
         folder_to_disk(path.parent)  # else its name may be lost with the power, although the file is complete
     except BaseException as error:
         if beside:
-            _unlink(beside)
+            with suppress(OSError, ValueError):
+                os.unlink(beside)
         if isinstance(error, OSError | ValueError):
             raise _not_saved(path, error) from None
         raise
@@ -136,11 +137,6 @@ def _made(prefix: str, dir: os.PathLike) -> tuple[int, str]:
     """Make a file as mkstemp does, with the permissions of the umask."""
     path = os.path.join(dir, prefix + secrets.token_hex(8))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
-
-
-def _unlink(path: Path) -> None:
-    with suppress(OSError, ValueError):
-        os.unlink(path)
 
 
 def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], torch.dtype]] | None = None) -> Checkpoint:

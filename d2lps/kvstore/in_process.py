@@ -112,28 +112,16 @@ class Cluster:
             raise
 
     def kill(self, number: int) -> None:
-        """Kill a server, as a process is killed; with ``replicas=1`` training goes on.
-
-        Args:
-            number: Of the server.
-        """
+        """Kill server ``number``, as a process is killed; with ``replicas=1`` training goes on."""
         _kill(self.servers, number)
 
     def kill_worker(self, rank: int) -> None:
-        """Kill a worker: its connections end without a goodbye, as those of a process that is killed.
-
-        Args:
-            rank: Of the worker. What its own thread asks of its store from here on fails.
-        """
+        """Kill worker ``rank``: its connections end without a goodbye, and from here on its store fails."""
         for client in self.stores[rank].clients:
             client.hang_up()
 
     def restart(self, number: int) -> None:
-        """Start another server in the place of one that was killed. It gets its data from the others.
-
-        Args:
-            number: Of the server, in a cluster with ``replicas=1``.
-        """
+        """Start another server in the place of ``number``, with ``replicas=1``. It gets its data from the others."""
         if self._register is None:
             raise Refused(text("store.no-replicas", number=number))
         _kill(self.servers, number)

@@ -178,7 +178,7 @@ def launch(
     All workers call it with the same options, those of :func:`d2lps.kvstore.create`.
     """
     deadline = require_seconds("deadline", deadline, Refused)
-    joining = validate_joining(joining, deadline)
+    joining = max(deadline, JOINING) if joining is None else require_seconds("joining", joining, Refused)
     settings = {"kind": kind, "staleness": staleness, "lost": lost, "deadline": deadline, "record": record}
     SlotStore(workers=1, **settings)  # refuses what a server would refuse, before one is started
     if servers is not None:
@@ -282,11 +282,6 @@ def own_address() -> str:
 
 
 # ---- options, which are checked before anything is started
-
-
-def validate_joining(joining: object, deadline: float) -> float:
-    """Return the seconds, or by default enough, for all workers and servers to start. Raises Refused."""
-    return max(deadline, JOINING) if joining is None else require_seconds("joining", joining, Refused)
 
 
 def validate_placement(placement: Placement | Mapping | None, servers: int) -> Placement:

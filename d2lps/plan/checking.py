@@ -13,7 +13,7 @@ from typing import NamedTuple
 from d2lps.plan.acts import PlanData, PlanError, Send, Update, sends, updates
 from d2lps.plan.lazy import Product
 
-Slot = tuple[str, str]  # (node, key)
+NodeKey = tuple[str, str]  # (node, key)
 
 
 class Holding(NamedTuple):
@@ -28,12 +28,12 @@ class Holding(NamedTuple):
     updated: bool = False
 
 
-Holdings = dict[Slot, Holding]
+Holdings = dict[NodeKey, Holding]
 
 
 def arrivals(plan: PlanData) -> Iterator[list[tuple[Send, bool]]]:
     """Yield the sends of each step, each with True if its value replaces the target's: a copy, or an add into empty."""
-    filled: set[Slot] = set(plan.holds)
+    filled: set[NodeKey] = set(plan.holds)
     for step in plan.steps:
         arriving = []
         for send in sends(step):

@@ -25,7 +25,7 @@ from d2lps.topology import Topology, TopologyError
 from d2lps.trace import Event, Trace, pairs, plain
 
 Number = int | Fraction
-Slot = tuple[str, str]  # (node, value)
+NodeValue = tuple[str, str]  # (node, value)
 
 
 def timeline(schedule: Schedule, topology: Topology | None) -> Trace:
@@ -85,9 +85,9 @@ class _Clock:
         task_before: dict[str, int] = {}
         lane: dict[Hashable, int] = {}
         for i, act in enumerate(self.schedule.acts):
-            reads: list[Slot] = []
-            makes: list[Slot] = []
-            frees: list[Slot] = []
+            reads: list[NodeValue] = []
+            makes: list[NodeValue] = []
+            frees: list[NodeValue] = []
             lanes: list[Hashable] = []
             ends: set[int] = set()
             if isinstance(act, Task):

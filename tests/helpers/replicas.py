@@ -1,6 +1,6 @@
 """Wrong ways to replicate, named by the omitted step: the simulation must notice each."""
 
-from d2lps.kvstore.replication import Part, Replica, Requests, View
+from d2lps.kvstore.replication import PartState, Replica, Requests, View
 from d2lps.kvstore.replication.messages import (
     Ack,
     Add,
@@ -47,7 +47,7 @@ class SendsNoRounds(Replica):
 
     def _send(self, to, message):
         if isinstance(message, Snapshot):
-            parts = tuple(Part(part.version, (0,) * len(part.rounds), part.value) for part in message.parts)
+            parts = tuple(PartState(part.version, (0,) * len(part.rounds), part.value) for part in message.parts)
             message = message._replace(parts=parts)
         super()._send(to, message)
 
@@ -191,7 +191,7 @@ class PassesEarly(Replica):
 
     def _on_meet(self, worker, meet, now):
         super()._on_meet(worker, meet, now)
-        passed = self._passed(meet.name, meet.number)
+        passed = self.passed.get(meet.name, {}).get(meet.number)
         if passed and self.is_primary and meet.view == self.view.number:
             self._send(worker, Done(meet.view, meet.id, passed.note))
 

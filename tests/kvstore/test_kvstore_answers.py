@@ -66,8 +66,8 @@ def is_served(line, round_=1):
 @pytest.mark.parametrize(
     "method, ask",
     [
-        ("admit_all", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
-        ("push_all", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
+        ("admit", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # before the payload is taken
+        ("push", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
         ("pull", lambda line: line(Op.PULL, [FIRST._replace(round=0)])),
         ("init", lambda line: line(Op.INIT, payload=torch.ones(3), parts=[["c", 3]], dtype=0)),
         ("come", lambda line: line(Op.BARRIER, round=1)),

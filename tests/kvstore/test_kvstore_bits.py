@@ -17,6 +17,7 @@ from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost, checkpoint
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.store import DEFERRED, SlotStore
+from d2lps.kvstore.wire.frames import Entry
 from d2lps.plan.optimizers import REMEMBERED, RULES
 
 
@@ -83,9 +84,9 @@ def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
 
 
 def push(held, rank, round_, value, part=0):
-    if not held.admit(rank, part, len(value), value.dtype, round_):
+    if held.admit(rank, value.dtype, [Entry(part, 0, 0, len(value), round_)]) == [False]:
         return False
-    held.push(rank, part, round_, value)
+    held.push(rank, [(part, round_, value)], own=True)
     return True
 
 
@@ -265,10 +266,10 @@ def test_a_push_does_not_count_after_a_worker_is_lost():
     held = SlotStore("dist_sync", 2, deadline=0.3)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
-    held.push_all(0, [(0, 1, ones(0))])
+    held.push(0, [(0, 1, ones(0))])
     held.lose(1, "killed")
     with pytest.raises(WorkerLost):
-        held.push_all(0, [(1, 1, ones(0)), (0, 2, ones(0))])
+        held.push(0, [(1, 1, ones(0)), (0, 2, ones(0))])
     assert [shard.rounds for shard in held.shards] == [[1, 0], [0, 0]]
     assert [shard.version for shard in held.shards] == [0, 0]  # no round closes without the lost one
 
@@ -343,7 +344,7 @@ def test_what_is_staged_is_dropped(end):
 
 def test_nothing_is_loaded_in_the_midst_of_a_round():
     held = loading()
-    held.push(0, 0, 1, ones(0))
+    held.push(0, [(0, 1, ones(0))])
     with pytest.raises(Refused, match="key a is in the midst of a round"):
         held.stage(0, 2, 0, {"value": torch.ones(4)}, None)
 

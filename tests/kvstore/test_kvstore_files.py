@@ -419,7 +419,7 @@ def test_state_that_a_push_has_changed_since_the_save_began_is_refused():
     versions = server.versions(0)
     layout, payload = server.state(0, number, versions[number], 0)
     assert checkpoint.decode(layout, payload)["value"].tolist() == [0.0]
-    server.push(1, number, 1, torch.ones(1))
+    server.push(1, [(number, 1, torch.ones(1))])
     with pytest.raises(Refused, match="key w has changed since this save began: save again"):
         server.state(0, number, versions[number], 0)
     layout, payload = server.state(0, number, server.versions(0)[number], 0)

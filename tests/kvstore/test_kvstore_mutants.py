@@ -24,10 +24,10 @@ FLIPPED = "wire.py::test_every_flipped_bit_is_noticed[None-False]"
 MUTANTS = {
     "a push counts as often as it comes": (
         TWICE,
-        (f"{STORE}.admit_all", zero("counted"), never("counted")),
+        (f"{STORE}.admit", zero("counted"), never("counted")),
         (f"{RULES}.push", ever("number", "rounds")),
     ),
-    "a push does not wait for the round before": (SECOND, (f"{STORE}.admit_all", never("version"))),
+    "a push does not wait for the round before": (SECOND, (f"{STORE}.admit", never("version"))),
     "no order of the ranks": (ORDERED, (f"{RULES}._next", never("live"))),
     "no CRC of a header": (FLIPPED, (f"{CHANNEL}.receive", never("crc32", "head"))),
     "no CRC of a table": (FLIPPED, (f"{CHANNEL}.receive", never("crc32", "table"))),

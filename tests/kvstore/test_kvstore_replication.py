@@ -21,7 +21,7 @@ from helpers.replicas import (
 )
 from helpers.simulation import broken, lines, main, shrunk
 
-from d2lps.kvstore.replication import FaultPlan, Part, Propose, Replica, Requests, View, World, story
+from d2lps.kvstore.replication import FaultPlan, PartState, Propose, Replica, Requests, View, World, story
 from d2lps.kvstore.replication.messages import (
     Ack,
     AddUp,
@@ -149,7 +149,7 @@ def test_an_unconfirmed_answer_is_detected(wrong):
 
 
 def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Replica:
-    return of(name, View(1, members), [Part(0, (0,) * workers, ())], workers, kind)
+    return of(name, View(1, members), [PartState(0, (0,) * workers, ())], workers, kind)
 
 
 def sent(by: Replica | Requests, *kinds: type) -> list:
@@ -281,17 +281,17 @@ def test_a_push_without_an_answer_counts_as_one_with_an_answer():
 
 
 def test_a_pull_of_several_parts_is_answered_once_each_part_as_it_was_when_it_became_readable():
-    a = Replica(A, View(1, (A,)), [Part(0, (0,), ())] * 2, 1, "dist_sync")
+    a = Replica(A, View(1, (A,)), [PartState(0, (0,), ())] * 2, 1, "dist_sync")
     a.receive(W, Pull(1, 1, 0, ((0, 1), (1, 1))), 0.0)
     for id, (part, number) in enumerate([(0, 1), (0, 2), (1, 1)], 2):
         assert sent(a, Values) == [] and a.unread(W, 1) == [[0, 1], [1], [1]][id - 2]
         a.receive(W, Push(1, id, 0, part, number, (part, number)), 0.0)
-    first, second = Part(1, (1,), (((0, 1),),)), Part(1, (1,), (((1, 1),),))
+    first, second = PartState(1, (1,), (((0, 1),),)), PartState(1, (1,), (((1, 1),),))
     assert sent(a, Values) == [Values(1, 1, ((0, first), (1, second)))] and a.unread(W, 1) == []
 
 
 def test_a_pull_that_is_forgotten_waits_for_no_part():
-    a = Replica(A, View(1, (A,)), [Part(0, (0,), ())] * 2, 1, "dist_sync")
+    a = Replica(A, View(1, (A,)), [PartState(0, (0,), ())] * 2, 1, "dist_sync")
     for id in (1, 2):
         a.receive(W, Pull(1, id, 0, ((0, 1), (1, 1))), 0.0)
     a.forget(W, 1)
@@ -301,7 +301,7 @@ def test_a_pull_that_is_forgotten_waits_for_no_part():
 
 
 def test_a_pull_of_a_part_without_a_value_is_answered_although_another_part_is_awaited():
-    a = Replica(A, View(1, (A,)), [Part(0, (0,), None), Part(0, (0,), ())], 1, "dist_sync")
+    a = Replica(A, View(1, (A,)), [PartState(0, (0,), None), PartState(0, (0,), ())], 1, "dist_sync")
     a.receive(W, Pull(1, 1, 0, ((0, 0), (1, 1))), 0.0)
     assert sent(a, Values) == [Values(1, 1, ((0, a.parts[0]),))]
     a.receive(W, Push(1, 2, 0, 1, 1, "g"), 0.0)

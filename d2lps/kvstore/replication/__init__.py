@@ -16,11 +16,11 @@ order. A command is *committed* when all members have executed it; no answer rev
 
 from importlib import import_module
 
-from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.commands import PartState
 from d2lps.kvstore.replication.messages import Propose, View
 from d2lps.kvstore.replication.replica import Replica
 
-__all__ = ["FaultPlan", "Part", "Propose", "Register", "Replica", "Requests", "View", "World", "story"]
+__all__ = ["FaultPlan", "PartState", "Propose", "Register", "Replica", "Requests", "View", "World", "story"]
 
 
 def __getattr__(name: str):  # a server, which needs no simulation, starts sooner

@@ -12,7 +12,7 @@ from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Load, 
 KEPT = 4  # barriers that are remembered per name: a worker that was interrupted may come again
 
 
-class Part(NamedTuple):
+class PartState(NamedTuple):
     """An immutable part of a key: its version, how many pushes of each rank are in it, and its value."""
 
     version: int
@@ -23,11 +23,11 @@ class Part(NamedTuple):
 class State:
     """The state of a slot after the commands up to number ``seq``. :class:`Replica` documents the arguments."""
 
-    def __init__(self, parts: Iterable[Part], workers: int, publish: Callable, copied: Callable):
+    def __init__(self, parts: Iterable[PartState], workers: int, publish: Callable, copied: Callable):
         self.workers, self.publish, self.copied, self.seq = workers, publish, copied, 0
         self._restore(parts, Facts())
 
-    def _restore(self, parts: Iterable[Part], facts: Facts) -> None:
+    def _restore(self, parts: Iterable[PartState], facts: Facts) -> None:
         self.parts = list(parts)
         self.names: dict[str, int] = {name: index for index, (name, _) in enumerate(facts.names)}
         self.specs = [spec for _, spec in facts.names]
@@ -39,7 +39,7 @@ class State:
         for passed in facts.passed:
             self.passed.setdefault(passed.name, {})[passed.number] = passed
 
-    def _snapshot(self) -> tuple[tuple[Part, ...], Facts]:
+    def _snapshot(self) -> tuple[tuple[PartState, ...], Facts]:
         names = tuple(zip(self.names, self.specs, strict=True))
         passed = tuple(barrier for numbers in self.passed.values() for barrier in numbers.values())
         facts = Facts(names, tuple(self.losses.values()), self.chosen, self.loaded, passed)
@@ -49,9 +49,6 @@ class State:
     def over(self) -> bool:
         """True if a worker was lost and the others cannot continue without it."""
         return bool(self.losses) and any(lose.ends for lose in self.losses.values())
-
-    def _passed(self, name: str, number: int) -> Pass | None:
-        return self.passed.get(name, {}).get(number)
 
     def _is_done(self, command: NamedTuple) -> bool:
         """Return True if this request was executed before, so that it must not be executed again."""
@@ -72,7 +69,7 @@ class State:
         for rank, number in add.pushes:
             rounds[rank] = number
         value = self.publish(part.value, add, self.chosen.optimizer)
-        self._replace(add.part, Part(part.version + 1, tuple(rounds), value))
+        self._replace(add.part, PartState(part.version + 1, tuple(rounds), value))
 
     def _do_lose(self, lose: Lose) -> None:
         self.live -= {lose.rank}
@@ -82,7 +79,7 @@ class State:
         index = self.names.setdefault(begin.name, len(self.parts))
         if index == len(self.parts):
             self.specs.append(begin.spec)
-            self.parts.append(part := Part(0, (0,) * self.workers, self.copied(begin.value)))
+            self.parts.append(part := PartState(0, (0,) * self.workers, self.copied(begin.value)))
         else:
             part = self.parts[index]._replace(value=self.copied(begin.value))
         self._replace(index, part)
@@ -101,11 +98,11 @@ class State:
         for old in [number for number in numbers if number <= passed.number - KEPT]:
             del numbers[old]
 
-    def _replace(self, index: int, part: Part) -> None:
+    def _replace(self, index: int, part: PartState) -> None:
         self.parts[index] = part
         self._changed(index, part)
 
-    def _changed(self, index: int, part: Part) -> None:
+    def _changed(self, index: int, part: PartState) -> None:
         """Take note of a part that a command has changed: a primary keeps it until the command is committed."""
 
 

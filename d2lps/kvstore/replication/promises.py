@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.commands import PartState
 from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Pull, Values
 from d2lps.kvstore.replication.replica import Replica
 
@@ -45,7 +45,7 @@ class Promises:
         for part, content in answer.parts:
             self._check_value(src, part, content)
 
-    def _check_value(self, src: Name, part: int, answer: Part) -> None:
+    def _check_value(self, src: Name, part: int, answer: PartState) -> None:
         steps = [entry for entry in answer.value if isinstance(entry, Step)]
         flat = [gradient for step in steps for gradient in step.pushes]
         for member, replica in self.world.members():
@@ -131,7 +131,7 @@ class Promises:
         if len(worker.requests.kept) > 2 * self.world.schedule.parts:
             raise Violation(f"I8 a worker keeps {len(worker.requests.kept)} pushes")
 
-    def _check_pulled(self, worker: Any, rank: int, part: int, pushed: int, answer: Part) -> None:
+    def _check_pulled(self, worker: Any, rank: int, part: int, pushed: int, answer: PartState) -> None:
         schedule = self.world.schedule
         live = [rank for rank in range(schedule.workers) if rank not in self.world.gone]
         if schedule.kind == "dist_sync":
@@ -155,7 +155,7 @@ class Promises:
         if after_load and not any(isinstance(entry, Loaded) for entry in answer.value):
             raise Violation(f"I14 load {self.loaded} was done, and {answer} lacks it")
 
-    def _check_entries(self, answer: Part) -> None:
+    def _check_entries(self, answer: PartState) -> None:
         steps, loads = [], []
         for entry in answer.value:
             (loads if isinstance(entry, Loaded) else steps).append(entry)

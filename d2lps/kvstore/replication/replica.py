@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication import messages as m
-from d2lps.kvstore.replication.commands import Part, State, named
+from d2lps.kvstore.replication.commands import PartState, State, named
 from d2lps.kvstore.replication.messages import Apply, Ask, Counted, Done, Heartbeat, Name, Send, Snapshot, View
 
 NEAR = 16  # commands that a learner may lack when it is proposed as the backup: new ones keep coming
@@ -33,7 +33,7 @@ class PendingPull:
 
     def __init__(self, worker: Name, pull: m.Pull, since: int, turn: int):
         self.worker, self.pull, self.since, self.turn = worker, pull, since, turn
-        self.parts: list[Part | None] = [None] * len(pull.wanted)
+        self.parts: list[PartState | None] = [None] * len(pull.wanted)
         self.left = len(pull.wanted)  # parts that are still missing
 
 
@@ -62,10 +62,8 @@ class Replica(State):
     Args:
         name: Its name, a new one after each start.
         view: The view that it knows; a member of it must have ``parts`` as they are at the beginning of the view.
-        parts: The initial parts.
-        workers: The number of workers; ranks count from 0.
-        kind: ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
-        staleness: The bound of ``"dist_ssp"``.
+        parts, workers: The initial parts, and the number of workers; ranks count from 0.
+        kind, staleness: ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``, and the bound of the last.
         patience: Seconds of silence after which another server is suspected. A wrong suspicion costs a catch-up, and no
             data.
         add, publish, copied: ``add(total, gradient, last)`` is the sum of one more gradient; ``total`` is None for the
@@ -84,7 +82,7 @@ class Replica(State):
         self,
         name: Name,
         view: View,
-        parts: Iterable[Part],
+        parts: Iterable[PartState],
         workers: int,
         kind: str,
         staleness: int = 0,
@@ -104,7 +102,7 @@ class Replica(State):
     def _reset(self) -> None:
         """Forget what only the primary of one view knows."""
         self.committed, self.commit = list(self.parts), self.seq
-        self._uncommitted: deque[tuple[int, int, Part]] = deque()  # a command, and a part that it changed
+        self._uncommitted: deque[tuple[int, int, PartState]] = deque()  # a command, and a part that it changed
         self._rounds = [Round() for _ in self.parts]  # the open ones
         self._pending: dict[tuple[Name, int], PendingPull] = {}  # the pulls that wait
         self._pulls: dict[int, list[tuple[PendingPull, int]]] = {}  # by part: those that wait for it, and its place
@@ -284,7 +282,7 @@ class Replica(State):
         else:  # it is alone, and _changed has committed the part
             self.commit = self.seq
 
-    def _changed(self, index: int, part: Part) -> None:
+    def _changed(self, index: int, part: PartState) -> None:
         if self.is_primary:
             if index == len(self.committed):
                 self.committed.append(part._replace(value=None))
@@ -459,7 +457,7 @@ class Replica(State):
     def _gather(self, name: str, number: int) -> None:
         """Open a barrier to which all have come, by a command: a worker that has passed it never comes again."""
         waiting = self._meets[name, number]
-        passed = self._passed(name, number)
+        passed = self.passed.get(name, {}).get(number)
         if not passed and self.live <= {meet.rank for meet in waiting.values()} and not self.over:
             notes = [meet.note for meet in waiting.values() if meet.rank == 0]  # the last one counts
             self._command(passed := m.Pass(name, number, notes[-1] if notes else None))

@@ -15,7 +15,7 @@ from itertools import product
 from random import Random
 
 from d2lps.kvstore.replication import messages as m
-from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.commands import PartState
 from d2lps.kvstore.replication.messages import Name, Send, View
 from d2lps.kvstore.replication.promises import GARBAGE, Loaded, Promises, Step, Violation
 from d2lps.kvstore.replication.replica import Replica
@@ -302,7 +302,7 @@ class World(Network):
     def _start(self, number: int, life: int) -> None:
         name, schedule = ("server", number, life), self.schedule
         view = self.view if life == 0 else View(0, ())
-        parts = [] if schedule.also else [Part(0, (0,) * schedule.workers, ())] * schedule.parts
+        parts = [] if schedule.also else [PartState(0, (0,) * schedule.workers, ())] * schedule.parts
         options = schedule.workers, schedule.kind, schedule.staleness, schedule.patience
         replica = self._replica(name, view, parts, *options, add=added, publish=stepped)
         replica.defers = lambda gradient: schedule.late

@@ -3,7 +3,7 @@
 A tuple is a list, and a message, a command or a part of one is an object with one name: ``{"Ack": [3, 17, 1]}``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from d2lps.kvstore.errors import ServerText, packed, unpacked
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent
-from d2lps.kvstore.replication import Part, View
+from d2lps.kvstore.replication import PartState, View
 from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.server.register import as_name
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
@@ -38,13 +38,15 @@ class StoredValue(NamedTuple):
 class Piece(NamedTuple):
     """Some parts of the snapshot that comes next, with their names, sizes and dtypes."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PartState, ...]
     names: tuple
 
 
 MESSAGES = m.Ack, m.Apply, m.Heartbeat, m.Join, m.Snapshot, View, Piece
 COMMANDS = m.Add, m.Begin, m.Choose, m.Load, m.Lose, m.Pass
-KINDS = {kind.__name__: kind for kind in (*MESSAGES, *COMMANDS, m.Facts, Part, StoredValue)}  # that travel, by name
+KINDS = {
+    kind.__name__: kind for kind in (*MESSAGES, *COMMANDS, m.Facts, PartState, StoredValue)
+}  # that travel, by name
 NAMES = {kind: name for name, kind in KINDS.items()}
 PLAIN = frozenset((int, float, bool, str, type(None)))  # what JSON has itself
 
@@ -104,12 +106,8 @@ def decode(said: object, tensors: Iterator[Tensor]) -> object:
     return Optimizer.read(*content) if name == "optimizer" else unpacked(content)
 
 
-def layout(tensors: Iterable[Tensor]) -> list[list[int]]:
-    return [[DTYPES.index(each.dtype), each.numel()] for each in tensors]
-
-
 def buffers(said: list) -> list[Tensor]:
-    """Return empty tensors for a :func:`layout`. Raises ValueError if they are too large."""
+    """Return empty tensors for the number of the dtype and the elements of each. Raises ValueError if too large."""
     if sum(elements * DTYPES[number].itemsize for number, elements in said) > PAYLOAD:
         raise ValueError("more bytes than a message has")
     return [torch.empty(elements, dtype=DTYPES[number]) for number, elements in said]

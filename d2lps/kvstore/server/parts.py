@@ -137,11 +137,3 @@ def no_value(name: str, purpose: str) -> Refused:
 def lost_here(rank: int) -> WorkerLost:
     """Return the error for a worker that this server has given up."""
     return WorkerLost(server_text("store.server.without", rank=rank), (rank,))
-
-
-def require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
-    """Raise Refused unless a worker initialises a part as another one did: (elements, dtype)."""
-    if there != here:
-        (elements, dtype), (others, other) = there, here
-        given = {"elements": elements, "dtype": dtype, "rank": rank, "others": others, "other": other}
-        raise Refused(server_text("store.server.unlike", key=name, **given))

@@ -14,11 +14,10 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
-from d2lps.kvstore.server.coding import MESSAGES, Piece, buffers, decode, encode, layout, split
+from d2lps.kvstore.server.coding import MESSAGES, Piece, buffers, decode, encode, split
 from d2lps.kvstore.wire import handshake
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
-from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Broken, Frame, Op, as_bytes, raw
 
 PULSE = 0.1  # seconds between heartbeats
 STILL = 5.0  # seconds that a connection may stand still, at most
@@ -34,19 +33,10 @@ class Peers(NamedTuple):
 
     def connect(self, slot: int, mine: Name, other: Name) -> Channel:
         """Return a connection to ``other``. Raises OSError, Broken or Refused."""
-        address = other[2]
-        sock = handshake.new_socket(address)
-        sock.settimeout(1.0)
-        try:
-            sock.connect(address)
-            channel = Channel(sock, 1.0)
-            hello = {"rank": -1, "run": self.run, "slot": slot, "server": mine}
-            handshake.as_worker(channel, self.secret, hello, not loopback(address))
-            channel.patience(STILL)
-            return channel
-        except BaseException:
-            sock.close()
-            raise
+        hello = {"rank": -1, "run": self.run, "slot": slot, "server": mine}
+        channel, _ = handshake.connect(other[2], 1.0, self.secret, hello)
+        channel.patience(STILL)
+        return channel
 
 
 def refused(other: Name) -> bool:
@@ -67,11 +57,11 @@ class PeerConnection:
     """A connection from this server to another one: a thread sends the messages that are put, and heartbeats.
 
     ``connect()`` returns a channel; ``opened(connection)`` is called for each before anything is sent;
-    ``ended(refused)`` is called when it ends, with True if no server listens there any more.
+    ``refused()`` is called when it ends because no server listens there any more.
     """
 
-    def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable):
-        self._connect, self._opened, self._ended = connect, opened, ended
+    def __init__(self, connect: Callable[[], Channel], opened: Callable, refused: Callable):
+        self._connect, self._opened, self._refused = connect, opened, refused
         self._queue: deque[NamedTuple] = deque()
         self._wanted, self._sending = threading.Condition(), threading.Lock()
         self._ready = False  # there is a connection, and opened() has been called
@@ -164,7 +154,8 @@ class PeerConnection:
             self.open = False
             if self._channel:
                 self._channel.close()
-            self._ended(gone)
+            if gone:
+                self._refused()
 
     def _pass_on(self) -> None:
         with self._wanted:
@@ -190,7 +181,7 @@ class PeerConnection:
         for message in messages:
             for part in split(message):
                 said.append(encode(part, tensors))
-                if sum(map(_nbytes, tensors[-1:])) > BYTES or len(tensors) >= MOST or type(part) is Piece:
+                if tensors and tensors[-1].nbytes > BYTES or len(tensors) >= MOST or type(part) is Piece:
                     self._say(said, tensors)
                     said, tensors = [], []
             if isinstance(message, Snapshot):
@@ -204,7 +195,11 @@ class PeerConnection:
         flat = [as_bytes(each) for each in tensors if each.numel()]
         large = sum(map(len, flat)) > BYTES
         whole = flat[0] if len(flat) == 1 else torch.cat(flat) if flat and not large else None
-        metadata = {"said": said, "tensors": layout(tensors), "large": large}
+        metadata = {
+            "said": said,
+            "tensors": [[DTYPES.index(each.dtype), each.numel()] for each in tensors],
+            "large": large,
+        }
         self._channel.send(Op.PEER, metadata=metadata, payload=NOTHING if large or whole is None else raw(whole))
         for each in flat if large else ():
             for start in range(0, len(each), BYTES):
@@ -216,12 +211,8 @@ def _size(message: NamedTuple) -> int:
     """Return about how many bytes a message takes on the wire."""
     if isinstance(message, Apply):
         total = getattr(message.command, "total", None)
-        return 256 + (_nbytes(total) if total is not None else 0 if isinstance(message.command, Add) else SMALL)
+        return 256 + (total.nbytes if total is not None else 0 if isinstance(message.command, Add) else SMALL)
     return SMALL if isinstance(message, Snapshot) else 64
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.itemsize
 
 
 def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterator[NamedTuple]:
@@ -240,10 +231,9 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
             channel.into(frame, raw(whole))
             start = 0
             for each in tensors:
-                size = _nbytes(each)
-                if size:
-                    as_bytes(each).copy_(whole[start : start + size])
-                start += size
+                if each.numel():
+                    as_bytes(each).copy_(whole[start : start + each.nbytes])
+                start += each.nbytes
         those = iter(tensors)
         messages = [decode(each, those) for each in said]
         if not {*map(type, messages)} <= {*MESSAGES}:

@@ -50,9 +50,6 @@ class Register:
                 self._views[slot] = view
         self.ask(slot, tell)
 
-    def close(self) -> None:
-        """Do nothing: no thread runs."""
-
 
 class StoreRegister:
     """The views in a TCPStore, under ``d2lps/<run>/slot/<number>``.

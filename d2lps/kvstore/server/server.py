@@ -36,22 +36,11 @@ UNAUTHENTICATED = 32  # connections at once that have not yet proved who they ar
 class Server:
     """One server of a slot, which listens from its creation until :meth:`close`.
 
-    store
-        Its values (:class:`SlotStore`).
-    address
-        (host, port), port 0 for any that is free, or the path of a Unix socket, which belongs to this user. Any other
-        address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
-    run
-        The name of this run: workers of another run are refused.
-    number
-        Of the slot.
-    certificates
-        For TLS, which then protects the payload instead of a code; with a secret, workers have to know that, too.
-    register
-        The views of all slots. Without it the slot has no other server, and this one lends memory to workers of its
-        host.
-    server, incarnation
-        The number of this server, which is that of its slot by default, and a new name for each start.
+    ``address``: (host, port), port 0 for any that is free, which needs a ``secret`` of 16 bytes or more that the
+    workers know; or the path of a Unix socket, which belongs to this user. Workers of another ``run`` are refused.
+    ``number``: of the slot. Without a ``register`` of views the slot has no other server, and this one lends memory to
+    workers of its host. ``server``: its number, by default that of its slot; ``incarnation``: a new name for each
+    start.
     """
 
     def __init__(
@@ -218,15 +207,8 @@ class Server:
             raise Refused("a worker says which incarnation of its rank it is")
         shared_buffer = self.store.shared_buffer
         lends = shared_buffer and channel.borrow(hello.get("memory"))
-        return {
-            "number": self.number,
-            "kind": self.store.kind,
-            "workers": self.store.workers,
-            "staleness": self.store.staleness,
-            "deadline": self.store.deadline,
-            "memory": shared_buffer.lent if lends else None,
-            "record": bool(self.store.record),
-        }
+        memory = shared_buffer.lent if lends else None
+        return {"kind": self.store.kind, "memory": memory, "record": bool(self.store.record)}
 
     def _admit_server(self, hello: Mapping) -> dict:
         name = as_name(hello["server"])
@@ -235,7 +217,7 @@ class Server:
             raise Refused(f"a server of another slot: this one is {self.number}")
         if not isinstance(address, str) and not (isinstance(address, tuple) and len(address) == 2):
             raise Refused("a server says where it listens")
-        return {"number": self.number}
+        return {}
 
     def _deposed(self) -> None:
         """Let workers go to another server; none of them is lost by that."""

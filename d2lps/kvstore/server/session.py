@@ -20,7 +20,7 @@ from d2lps.kvstore.checkpoint import decode
 from d2lps.kvstore.errors import KVError, Refused, packed, server_text
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
-from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.commands import PartState
 from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.peers import Snapshots, begins_snapshot, hear
 from d2lps.kvstore.server.slot import Slot
@@ -172,7 +172,7 @@ class WorkerSession:
         if not fresh:
             return
         end = time.monotonic()
-        self.store.push_all(self.rank, [(entry.part, entry.round, tensor) for entry, tensor in fresh], own)
+        self.store.push(self.rank, [(entry.part, entry.round, tensor) for entry, tensor in fresh], own)
         for entry, tensor in fresh if self.store.record else ():
             nbytes = frame.payload if entry.in_rows else tensor.nbytes
             self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
@@ -180,7 +180,7 @@ class WorkerSession:
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """Return the dtype, the elements of each part, and for each part if it is new."""
         dtype, sizes = validate_push(frame)
-        return dtype, sizes, self.store.admit_all(self.rank, dtype, frame.entries)
+        return dtype, sizes, self.store.admit(self.rank, dtype, frame.entries)
 
     def _shared_push(self, frame: Frame, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the tensors of a push in the memory of the worker, and the time at which it began to write them."""
@@ -223,7 +223,7 @@ class WorkerSession:
         wanted = [(entry.part, entry.round) for entry in frame.entries]
         return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), since)
 
-    def _answer_pull(self, frame: Frame, pulled: list[Part] | KVError, rows: Tensor | None = None) -> None:
+    def _answer_pull(self, frame: Frame, pulled: list[PartState] | KVError, rows: Tensor | None = None) -> None:
         """End a pull, perhaps in the thread of another worker: nothing is raised there."""
         try:
             if isinstance(pulled, KVError):
@@ -281,7 +281,7 @@ class WorkerSession:
     def on_barrier(self, frame: Frame) -> None:
         """Wait in a thread of its own, so that this worker is still heard meanwhile."""
         if frame.metadata.get("last") is True:
-            self._answer_last(frame, validate_name(frame))
+            self._answer_current(frame, {"last": self.store.last_barrier(self.rank, validate_name(frame))})
             return
         name, number, note = validate_barrier(frame)
         if frame.metadata.get("coming") is True:
@@ -298,11 +298,6 @@ class WorkerSession:
                 self._error(frame, self._named(frame.op, error))
 
         threading.Thread(target=wait, daemon=True, name=f"d2lps barrier of worker {self.rank}").start()
-
-    def _answer_last(self, frame: Frame, name: str) -> None:
-        """Answer with the number of the last barrier of that name that all have passed."""
-        answer = partial(self._answer, Op.OK, frame.number, {"last": self.store.last_barrier(self.rank, name)})
-        self._when_committed(partial(self._when_it_holds, answer))  # another server may be the primary, and know more
 
     def on_optimizer(self, frame: Frame) -> None:
         """Set the optimizer, for worker 0."""
@@ -326,10 +321,10 @@ class WorkerSession:
         """Answer with the versions of all parts, for a save, or with bytes of one part of a version."""
         self._require_first("saves")
         if not frame.metadata:
-            answer = partial(self._answer, Op.OK, frame.number, {"versions": self.store.versions(self.rank)})
-            self._when_committed(partial(self._when_it_holds, answer))  # another server may be the primary
+            self._answer_current(frame, {"versions": self.store.versions(self.rank)})
             return
-        self._answer(Op.DATA, frame.number, *self.store.state(self.rank, *validate_state(frame)))
+        part, version, start = validate_counts(frame, "part", "version", "from")
+        self._answer(Op.DATA, frame.number, *self.store.state(self.rank, part, version, start))
 
     def on_restore(self, frame: Frame) -> None:
         """Make a part ready for a load: it counts from the COMMIT of this load on, or never."""
@@ -352,12 +347,13 @@ class WorkerSession:
         if not is_count(load) or dropped is not True and not confirmed and not is_count(parts):
             raise Refused("what is loaded has a number, and a number of parts")
         if confirmed:
-            if self.store.loaded < load:
+            if self.store.slot.core.loaded < load:
                 raise Refused(f"load {load} was not done here: load again")
             self._ok(frame)
         elif dropped is True:
             self.store.drop(load)
-            self._ok(frame, {"loaded": self.store.loaded, "chosen": self.store.chosen})
+            core = self.store.slot.core
+            self._ok(frame, {"loaded": core.loaded, "chosen": core.chosen.number})
         else:
             self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))
             self._ok(frame)
@@ -406,6 +402,11 @@ class WorkerSession:
                 slot.ask(self.rank, Confirm(0, 0, self.rank), lambda _: answer())
         except Broken:
             self.close()
+
+    def _answer_current(self, frame: Frame, metadata: dict) -> None:
+        """Answer with what this server knows: another one may be the primary, and know more."""
+        answer = partial(self._answer, Op.OK, frame.number, metadata)
+        self._when_committed(partial(self._when_it_holds, answer))
 
     def _answer_error(self, frame: Frame, error: KVError) -> None:
         """Answer with an error; ``counted``: the entries of a push that are counted, by this or an earlier request."""
@@ -501,9 +502,7 @@ class PeerSession:
                 if frame.op == Op.PEER:
                     self.slot.arriving |= begins_snapshot(frame)
                     messages = hear(self.channel, frame, partial(self.slot.note_heartbeat, self.other))
-                    self.slot.hear(
-                        self.other, [message for message in map(snapshots.whole, messages) if message is not None]
-                    )
+                    self.slot.hear(self.other, [*filter(None, map(snapshots.whole, messages))])
                     self.slot.arriving = snapshots.coming
                 elif frame.op != Op.ALIVE:
                     raise Broken(f"a server may not say {frame.op.name}")
@@ -549,12 +548,20 @@ def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
     return dtype, named
 
 
-def validate_rows(frame: Frame) -> tuple[int, int, int]:
+def validate_rows(frame: Frame) -> list[int]:
     """Return the part, the elements of a row, and the round of which a worker pulls rows."""
-    part, width, round_ = counts = [frame.metadata.get(name) for name in ("part", "width", "round")]
-    if not all(map(is_count, counts)) or not width or frame.payload % 8:
-        raise Refused("rows are pulled by part, width, round and whole numbers")
-    return part, width, round_
+    part, width, round_ = validate_counts(frame, "part", "width", "round")
+    if not width or frame.payload % 8:
+        raise Refused("rows have elements, and their numbers 8 bytes each")
+    return [part, width, round_]
+
+
+def validate_counts(frame: Frame, *names: str) -> list[int]:
+    """Return the counts of these names."""
+    counts = [frame.metadata.get(name) for name in names]
+    if not all(map(is_count, counts)):
+        raise Refused(f"{frame.op.name} needs whole numbers: {', '.join(names)}")
+    return counts
 
 
 def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
@@ -565,14 +572,6 @@ def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
     ):
         raise Refused("what was read is said by request, begin and end")
     return read
-
-
-def validate_state(frame: Frame) -> tuple[int, int, int]:
-    """Return the part, its version and the byte from which on worker 0 reads its state."""
-    part, version, start = counts = [frame.metadata.get(name) for name in ("part", "version", "from")]
-    if not all(map(is_count, counts)):
-        raise Refused("a state is read by part, version and byte")
-    return part, version, start
 
 
 def validate_barrier(frame: Frame) -> tuple[str, int, str | None]:

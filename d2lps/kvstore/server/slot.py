@@ -239,8 +239,8 @@ class Slot:
         connection = self._connections.get(other)
         if connection is None or not connection.open:
             connect = partial(self._peers.connect, self.number, self.name, other)
-            ended = partial(self._connection_ended, other)
-            connection = self._connections[other] = PeerConnection(connect, partial(self._opened, other), ended)
+            opened, refused = partial(self._opened, other), partial(self._suspect, other)
+            connection = self._connections[other] = PeerConnection(connect, opened, refused)
         return connection
 
     def _opened(self, other: Name, connection: PeerConnection) -> None:
@@ -248,10 +248,6 @@ class Slot:
             connection.begin()
             if core.is_primary and other in core.followers:
                 core.repeat(other)
-
-    def _connection_ended(self, other: Name, refused: bool) -> None:
-        if refused:
-            self._suspect(other)
 
     def _suspect(self, other: Name) -> None:
         try:

@@ -30,7 +30,7 @@ from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Name
 from d2lps.kvstore.server.coding import StoredValue
-from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value, require_same_shape
+from d2lps.kvstore.server.parts import Gradient, Shard, Staged, WaitingPull, lost_here, no_value
 from d2lps.kvstore.server.slot import Slot, over, workers
 from d2lps.kvstore.threads import own_time
 from d2lps.kvstore.wire.frames import Broken, Entry
@@ -52,27 +52,17 @@ class SlotStore:
     Every method raises Broken if this server is not the primary of its slot: the worker finds the connection ended, and
     goes to another server.
 
-    Args:
-        kind: ``"dist_sync"``: a pull gets exactly the round that its worker has pushed; ``"dist_async"``: every push is
-            applied as it comes; ``"dist_ssp"``: the same, and a worker in its clock c (c pushes of the key are done)
-            waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
-        workers: How many push.
-        staleness: Clocks that the slowest worker may be behind with ``"dist_ssp"``.
-        lost: The effect of a lost worker on the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds
-            close over those who are left, and ``counted`` says how many that were).
-        deadline: Seconds that a call may wait.
-        record: Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
-
-    Attributes:
-        shards (list of Shard): By their numbers; each has a ``version`` (rounds that are closed) and a ``value``.
+    The arguments are those of :func:`d2lps.kvstore.create`. With ``"dist_ssp"``, a worker in its clock c (c pushes of
+    the key are done) waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``. With
+    ``lost="drop"``, ``counted`` of a value says how many pushes its round had.
 
     Example:
         >>> server = SlotStore("dist_sync", workers=2)
         >>> for rank in range(2):
         ...     number = server.init(rank, "w", 1, torch.float32, torch.zeros(1))
         >>> for rank in (1, 1, 0):  # one of them comes twice
-        ...     if server.admit(rank, number, 1, torch.float32, round_=1):
-        ...         server.push(rank, number, 1, torch.tensor([4.0**rank]))
+        ...     if server.admit(rank, torch.float32, [Entry(number, 0, 0, elements=1, round=1)]) == [True]:
+        ...         server.push(rank, [(number, 1, torch.tensor([4.0**rank]))])
         >>> server.shards[number].version, server.shards[number].value
         (1, tensor([5.]))
     """
@@ -189,16 +179,6 @@ class SlotStore:
         return self.slot.core.chosen.optimizer
 
     @property
-    def chosen(self) -> int:
-        """The number of the last optimizer."""
-        return self.slot.core.chosen.number
-
-    @property
-    def loaded(self) -> int:
-        """The number of the last load."""
-        return self.slot.core.loaded
-
-    @property
     def shards(self) -> list[Shard]:
         core = self.slot.core
         if len(self._shards) != len(core.specs):
@@ -229,25 +209,14 @@ class SlotStore:
         return self.deadline * (EARLIER if self.lost == "drop" else 1.0)
 
     def shard(self, number: object) -> Shard:
-        """Return the part with this number. Raises Refused if there is none.
-
-        Args:
-            number (int): As :meth:`init` gave it.
-
-        Returns:
-            (Shard): This server's part of one key.
-        """
+        """Return the part with this number, as :meth:`init` gave it. Raises Refused if there is none."""
         shards = self.shards
         if type(number) is not int or not 0 <= number < len(shards):
             raise Refused(f"there is no part {number} here: init the key first")
         return shards[number]
 
     def require_live(self, rank: int) -> None:
-        """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on.
-
-        Args:
-            rank: The worker.
-        """
+        """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on."""
         with self.slot.leading() as core:
             if rank in core.live and not core.losses:
                 return
@@ -272,42 +241,28 @@ class SlotStore:
     # ---- requests of workers
 
     def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
-        """Make a part, unless it exists; the value of rank 0 counts, as with MXNet.
+        """Make a part, unless it exists, and return its number; the value of rank 0 counts, as with MXNet.
 
-        Args:
-            rank: The worker.
-            name, elements, dtype: Of the part, the same from all workers; otherwise it is Refused.
-            value (Tensor of shape (elements,), or None): The first value, from worker 0.
-
-        Returns:
-            Its number.
+        Raises Refused unless all workers give the same ``name``, ``elements`` and ``dtype``.
         """
         with self.slot.leading() as core:
             if name in core.names:
-                require_same_shape(name, core.specs[core.names[name]], rank, (elements, dtype))
+                others, other = core.specs[core.names[name]]
+                if (others, other) != (elements, dtype):
+                    given = {"elements": others, "dtype": other, "rank": rank, "others": elements, "other": dtype}
+                    raise Refused(server_text("store.server.unlike", key=name, **given))
             elif self.updates:
                 self.updates.validate_dtype(dtype, name)
             stored = None if value is None else StoredValue(self.allocate(elements, dtype).copy_(value), {})
             self.slot.ask(rank, m.Do(0, 0, rank, m.Begin(name, (elements, dtype), stored)))
             return core.names[name]
 
-    def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
-        """Decide about a push before it is received, and wait if this worker's last push is in the open round.
+    def admit(self, rank: int, dtype: torch.dtype, pushes: Sequence[Entry]) -> list[bool]:
+        """Return for each push of a frame, before it is received, False if it is counted already.
 
-        One push per worker and key is kept; further ones stay in the socket.
-
-        Args:
-            rank, number: The worker, and the part.
-            elements, dtype: Of what it pushes.
-            round_: The number of this push, counted from 1.
-
-        Returns:
-            False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
+        It waits if this worker's last push is in the open round: one push per worker and key is kept, and further ones
+        stay in the socket. Raises Refused, WorkerLost or Timeout if a push cannot be counted.
         """
-        return self.admit_all(rank, dtype, [Entry(number, 0, 0, elements, round_)])[0]
-
-    def admit_all(self, rank: int, dtype: torch.dtype, pushes: Sequence[Entry]) -> list[bool]:
-        """Decide, as :meth:`admit`, about all pushes of a frame."""
         synchronous, new = self.kind == "dist_sync", []
         with self.slot.leading() as core:
             shards = self.shards
@@ -340,18 +295,12 @@ class SlotStore:
         )
         self.require_live(rank)
 
-    def push(self, rank: int, number: int, round_: int, value: Tensor, own: bool = True) -> None:
-        """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
+    def push(self, rank: int, pushes: Sequence[tuple[int, int, Tensor]], own: bool = False) -> None:
+        """Count the pushes of a frame, (part, round, value) each, and close the rounds that they complete.
 
-        Args:
-            rank, number, round_: As in :meth:`admit`.
-            value (Tensor of shape (elements,)): It stays as it is until the round closes.
-            own: Whether the store may keep ``value`` for ever.
+        Raises WorkerLost if this worker counts as lost. ``own``: the store may keep the values for ever; otherwise they
+        stay as they are until the round closes.
         """
-        self.push_all(rank, [(number, round_, value)], own)
-
-    def push_all(self, rank: int, pushes: Sequence[tuple[int, int, Tensor]], own: bool = False) -> None:
-        """Count, as :meth:`push`, all pushes of a frame: (number, round, value) each."""
         with self.slot.leading() as core:
             self.require_live(rank)
             self.require_complete()
@@ -360,16 +309,10 @@ class SlotStore:
         self.slot.pause(lambda: not any(core.completing(number) for number, _, _ in pushes), self.deadline)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Callable, since: int | None = None) -> bool:
-        """Give a worker the values of several parts, now or when all of them may be read.
+        """Give a worker the values of several parts, now or when all may be read. Return True if that was at once.
 
-        Args:
-            rank: The worker.
-            wanted: For each part its number, and the pushes of this worker that have to be in it.
-            reply: Called once, with a list of :class:`~d2lps.kvstore.replication.commands.Part` or a KVError.
-            since: The last command before the call began.
-
-        Returns:
-            Whether it was called at once.
+        ``wanted`` has for each part its number, and the pushes of this worker that have to be in it; ``reply`` is
+        called once, with a list of PartState or a KVError; ``since`` is the last command before the call began.
         """
         with self.slot.leading():
             self.require_live(rank)
@@ -410,10 +353,8 @@ class SlotStore:
     def set_optimizer(self, rank: int, optimizer: Optimizer | None, number: int | None = None) -> None:
         """Update by an optimizer from the next round on that closes. The same rule goes on with its state.
 
-        Args:
-            rank, optimizer: The worker; a rule with its numbers. Raises Refused if a key has whole numbers, which no
-                rule steps.
-            number: Of the call: one that comes again, or late, changes nothing.
+        A call whose ``number`` comes again, or late, changes nothing. Raises Refused if a key has whole numbers, which
+        no rule steps.
         """
         with self.slot.leading() as core:
             self.require_live(rank)
@@ -425,17 +366,10 @@ class SlotStore:
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
     ) -> str | None:
-        """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
+        """Wait until every worker has come, and return the note of worker 0. Raises WorkerLost, Timeout or Late.
 
-        Args:
-            rank, number, name: The worker; the number and name of the barrier. It may come again to the last four of a
-                name.
-            note: The note of worker 0 for all.
-            coming: Worker 0 is on its way, and does not wait yet: until it comes, the others get Late instead of
-                Timeout.
-
-        Returns:
-            The note of worker 0.
+        A worker may come again to the last four barriers of a name. ``coming``: worker 0 is on its way, and does not
+        wait yet: until it comes, the others get Late instead of Timeout.
         """
         if coming:
             with self.slot.leading() as core:
@@ -486,14 +420,7 @@ class SlotStore:
         return kind(over(where, self.deadline, missing))
 
     def last_barrier(self, rank: int, name: str) -> int:
-        """Return the number of the last barrier that all have passed; at a later one this worker has not come.
-
-        Args:
-            rank, name: The worker; of the barrier.
-
-        Returns:
-            0 if there is none.
-        """
+        """Return the number of the last barrier that all have passed, or 0; to a later one this worker has not come."""
         with self.slot.leading() as core:
             core.withdraw(rank, name)
             return max(core.passed.get(name, ()), default=0)
@@ -501,11 +428,7 @@ class SlotStore:
     # ---- saving and loading
 
     def versions(self, rank: int) -> list[int]:
-        """Return the version of each part, for a save of what is there now. Raises Refused in the midst of a round.
-
-        Args:
-            rank: The worker.
-        """
+        """Return the version of each part, for a save of what is there now. Raises Refused in the midst of a round."""
         with self.slot.leading() as core:
             self.require_live(rank)
             for shard in self.shards:
@@ -518,12 +441,9 @@ class SlotStore:
             return [part.version for part in core.parts]
 
     def state(self, rank: int, number: int, version: int, start: int) -> tuple[dict, memoryview]:
-        """Return the layout of a part's state, and bytes of it. Raises Refused if it has another version by now.
+        """Return the layout of a part's state, and bytes of it from ``start`` on.
 
-        Args:
-            rank, number: The worker, and the part.
-            version: The one that :meth:`versions` gave.
-            start: The first byte.
+        Raises Refused if its version is no longer the one that :meth:`versions` gave.
         """
         with self.slot.leading() as core:
             self.require_live(rank)
@@ -538,10 +458,7 @@ class SlotStore:
     def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
         """Make a state ready that is loaded into a part, until :meth:`commit` or :meth:`drop`.
 
-        Args:
-            rank, load, number: The worker; the number of the load, instead of any before it; the part. Raises Refused
-                in the midst of a round.
-            state, optimizer: The value, and what the optimizer, which is loaded with it, remembers of it.
+        What an earlier load has staged is dropped. Raises Refused in the midst of a round.
         """
         with self.slot.leading():
             self.require_live(rank)
@@ -550,12 +467,9 @@ class SlotStore:
             self._staged.add(load, shard, state, optimizer)
 
     def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
-        """Take all that was staged at once. Raises Refused, and nothing has changed, unless all of it is there.
+        """Take all ``parts`` that were staged at once, and the optimizer from now on. The same again changes nothing.
 
-        Args:
-            rank, load, parts: The worker; the number of the load; how many parts were staged. The same again changes
-                nothing.
-            optimizer: From now on.
+        Raises Refused, and nothing has changed, unless all of them are there.
         """
         with self.slot.leading() as core:
             self.require_live(rank)
@@ -578,12 +492,7 @@ class SlotStore:
     # ---- lost workers, and time
 
     def lose(self, rank: int, why: str, left: bool = False) -> None:
-        """Go on, or fail, without a worker.
-
-        Args:
-            rank, why: The worker, and the reason.
-            left: Whether it has said goodbye: then only those that still wait for it fail.
-        """
+        """Go on, or fail, without a worker. If it has ``left`` with a goodbye, only those that wait for it fail."""
         try:
             with self.slot.leading() as core:
                 if rank not in core.live:

@@ -46,6 +46,19 @@ def read_secret() -> bytes | None:
     return secret
 
 
+def connect(address: "tuple[str, int] | str", seconds: float, secret: bytes, hello: dict) -> tuple[Channel, dict]:
+    """Connect to a server, and return the channel and its welcome. Raises OSError, Broken or Refused."""
+    sock = new_socket(address)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(address)
+        channel = Channel(sock, seconds)
+        return channel, as_worker(channel, secret, hello, not loopback(address))
+    except BaseException:
+        sock.close()
+        raise
+
+
 def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict:
     """Introduce this worker to a server, and return its welcome. Raises Broken, or Refused with the server's reason."""
     hello = hello | {"nonce": secrets.token_hex(32)}

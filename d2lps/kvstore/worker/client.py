@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -115,7 +115,7 @@ class ServerClient:
         self.number, self.address, self.deadline = number, address, require_seconds("deadline", deadline, Refused)
         self._register, self._view, self._pace = register, 0, SEVERAL if register else ONE
         self._uncommitted: dict[int, tuple[int, Request]] = {}  # copies of counted pushes, by part, with their rounds
-        self.keys: Iterable = ()  # of the slot, for the error if it is lost
+        self.keys: Callable[[], Sequence] = tuple  # returns those of the slot, for the error if it is lost
         until = time.monotonic() + self.deadline
         while register and not self._view:
             self._aim()
@@ -197,9 +197,8 @@ class ServerClient:
         """Return the answer. Raises the error of the server, ServerLost, Interrupted, or later Timeout or Unknown."""
         left, ran = max(0.0, until - time.monotonic()), own_time()
         over = not request.done.wait(left)
-        stood = (
-            left - (own_time() - ran) > self.deadline * POLL
-        )  # still, this process: it hears soon what came meanwhile
+        # Perhaps this process stood still: it hears soon what came meanwhile.
+        stood = left - (own_time() - ran) > self.deadline * POLL
         if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
             left = max(self.deadline - self._silent, self.deadline * POLL)
             over = not request.done.wait(min(left, self.deadline / 2))
@@ -430,21 +429,13 @@ class ServerClient:
         while True:
             self._aim()
             try:
-                sock = handshake.new_socket(self.address)
                 left = max(0.05, min(self._pace.greeting, until - own_time()))
-                sock.settimeout(left)
-                try:
-                    sock.connect(self.address)
-                    channel = Channel(sock, left)
-                    welcome = handshake.as_worker(channel, self._secret, self._hello, not loopback(self.address))
-                    channel.patience(max(self.deadline, 1.0))
-                    channel.borrow(welcome.get("memory"))
-                    if self._register:  # another server may have been silent
-                        self._heard = own_time()
-                    return channel, welcome
-                except BaseException:
-                    sock.close()
-                    raise
+                channel, welcome = handshake.connect(self.address, left, self._secret, self._hello)
+                channel.patience(max(self.deadline, 1.0))
+                channel.borrow(welcome.get("memory"))
+                if self._register:  # another server may have been silent
+                    self._heard = own_time()
+                return channel, welcome
             except (Broken, OSError) as error:
                 reason = why(error) or reason
             if own_time() + pause > until:
@@ -488,7 +479,7 @@ class ServerClient:
     def _server_lost(self, why: str) -> ServerLost:
         if not self._register:
             return ServerLost(text("store.server-lost", server=self.number, why=why), (self.number,))
-        keys = tuple(self.keys)
+        keys = tuple(self.keys())
         names = ", ".join(map(repr, keys[:8])) + (", …" if len(keys) > 8 else "")
         return DataLost(text("store.data-lost", slot=self.number, why=why, keys=names), (self.number,), keys)
 

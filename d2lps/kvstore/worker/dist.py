@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from d2lps.kvstore.replication import View
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.threads import HEARTBEAT
 from d2lps.kvstore.values import (
+    Key,
     KeySpec,
     Value,
     added,
@@ -205,7 +207,7 @@ class DistStore(KVStore):
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
         self.started, self._shared_buffer, self._kill = list(started), shared_buffer, kill
         for client in self.clients:
-            client.keys = KeysOf(self._keys, client.number)
+            client.keys = partial(keys_of, self._keys, client.number)
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._in_doubt: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
@@ -237,12 +239,9 @@ class DistStore(KVStore):
         return [client.seen for client in self.clients]
 
     def kill_server(self, number: int) -> None:
-        """Kill a server, as a machine fails.
+        """Kill server ``number``, counted from 0, as a machine fails; with ``replicas=1``, another one replaces it.
 
-        If servers are processes, a worker can kill those that it started; with ``replicas=1``, others replace them.
-
-        Args:
-            number: The server, counted from 0. Raises Refused if another worker started it, and names that worker.
+        If servers are processes, a worker can kill those that it started. For others, Refused names that worker.
         """
         self._kill(number)
 
@@ -624,15 +623,9 @@ class DistStore(KVStore):
                     raise error
 
 
-class KeysOf:
-    """The keys of a slot, whole or in part, at the time of iteration."""
-
-    def __init__(self, keys: dict, slot: int):
-        self._keys, self._slot = keys, slot
-
-    def __iter__(self) -> Iterator:
-        specs = [*self._keys.values()]
-        return (spec.key for spec in specs if any(part.server == self._slot for part, _ in spec.parts))
+def keys_of(keys: dict[Key, KeySpec], slot: int) -> list[Key]:
+    """Return the keys of a slot, whole or in part, as they are now."""
+    return [spec.key for spec in [*keys.values()] if any(part.server == slot for part, _ in spec.parts)]
 
 
 def end(

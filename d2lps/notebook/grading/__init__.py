@@ -15,7 +15,7 @@ the names of this room; judges of answers that are not plans lie beside it::
 """
 
 from d2lps.notebook.grading.attempts import check_exercise, solution
-from d2lps.notebook.grading.calls import Stopped, call, deadline, in_turns, stop_thread
+from d2lps.notebook.grading.calls import Stopped, call, deadline, in_turns, stop_thread, untouched
 from d2lps.notebook.grading.course import ExerciseError
 from d2lps.notebook.grading.edits import edited
 from d2lps.notebook.grading.elsewhere import elsewhere, gradient, shared_names, size_kept
@@ -66,5 +66,6 @@ __all__ = [
     "stop_thread",
     "time_text",
     "unlike",
+    "untouched",
     "withheld",
 ]

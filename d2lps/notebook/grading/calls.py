@@ -141,6 +141,12 @@ def call(
     return result
 
 
+def untouched(function: Callable) -> bool:
+    """Return True for a function of Python that uses no name from outside, as a stub does."""
+    code = getattr(function, "__code__", None)
+    return code is not None and not (code.co_names or code.co_freevars)
+
+
 def _raised(case: Case, function: Callable, error: BaseException) -> Failure:
     """Return a Failure with the error, and the last line of the function's own file in its traceback."""
     full = type(error).__name__ + (f": {error}" if str(error) else "")

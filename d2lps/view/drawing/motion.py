@@ -28,7 +28,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from d2lps.plan.acts import PlanError
-from d2lps.plan.checking import Holding, Holdings, Slot, complete, replay
+from d2lps.plan.checking import Holding, Holdings, NodeKey, complete, replay
 from d2lps.plan.plan import Plan
 from d2lps.schedule import Schedule
 from d2lps.trace import Event, Trace
@@ -209,7 +209,7 @@ class _Written(NamedTuple):
     """At ``time`` a cell gets a new value, or loses the one that it had."""
 
     time: float
-    cell: Slot
+    cell: NodeKey
     value: Holding | None
 
 
