@@ -24,7 +24,7 @@ export D2LPS_VARIANTS := $(VARIANTS)
 REPEAT := 200
 SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants exercise grade test durations quick check figures bench bench-check faults shake simulate build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh book serve handout variants exercise grade test durations quick check figures record bench bench-check faults shake simulate build lock clean
 
 help: ## show this list
 	@sed -n 's/^\([^ :]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-17s%s\n", $$1, $$2 }'
@@ -85,6 +85,12 @@ check: $(ready) ## list everything that has to follow a change of a chapter, and
 
 figures: $(ready) ## draw the figures in img/ again
 	$(python) -m course.book figures
+
+record: $(ready) ## run a chapter, and keep the results that not every machine can have: CHAPTER=03
+	@test -n '$(CHAPTER)' || { echo "Name the chapter: make record CHAPTER=03" >&2; exit 2; }
+	@sh .ci/setup book
+	@sh .ci/setup hosts
+	$(python) -m course.site record '$(CHAPTER)'
 
 bench: MODULE = benchmarks
 bench-check: MODULE = benchmarks.check

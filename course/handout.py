@@ -8,20 +8,18 @@ A learner unpacks it and runs ``make lab``, or installs the package and opens ``
 
 import argparse
 import ast
-import io
 import json
 import os
 import re
 import sys
 import tomllib
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import d2lps
 from course.book.findings import BookError
 from course.book.lesson import ID
-from course.book.library import Book
+from course.book.library import Book, zipped
 from course.book.library import write as write_texts
 from course.book.notebook import dumps, own
 from course.book.stills import texts
@@ -40,7 +38,6 @@ from d2lps.notebook.grading.course import (
 )
 from d2lps.notebook.grading.exercise import SEALED, Failure
 
-WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip, so that equal contents are equal zips
 OUT = "dist"
 TEMPLATE = "examples/exercise.toml"
 ABOUT = "docs/handout"  # README.md in each language, and AGENTS.md
@@ -184,16 +181,13 @@ def copy_exercise(root: Path, id: str, folder: Path) -> Path:
 
 def write(book: Book, out: Path) -> list[Path]:
     """Write a zip for each language into a folder, and return their paths."""
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for language in LANGUAGES:
-        name, file = f"d2lps-{d2lps.__version__}-{language}", io.BytesIO()
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, content in files(book, language):
-                archive.writestr(zipfile.ZipInfo(f"{name}/{path}", WHEN), content, zipfile.ZIP_DEFLATED)
-        written.append(out / f"{name}.zip")
-        written[-1].write_bytes(file.getvalue())
-    return written
+    names = {language: f"d2lps-{d2lps.__version__}-{language}" for language in LANGUAGES}
+    zips = {
+        out / f"{name}.zip": zipped((f"{name}/{path}", content) for path, content in files(book, language))
+        for language, name in names.items()
+    }
+    write_texts(zips)
+    return [*zips]
 
 
 def compare(folder: Path) -> list[str]:

@@ -10,12 +10,13 @@ d2lps.opening("03")
 import tempfile
 import time
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 
 import torch
 
-from d2lps import Plan, Processes, Send, Update, cluster, cost, d2l, draw, machines
-from d2lps import aggregate_at, hierarchical, ring, run, sharded, table, watch
+from d2lps import Plan, Processes, Send, Trace, Update, aggregate_at, cluster, cost, d2l
+from d2lps import draw, hierarchical, machines, ring, run, sharded, table, watch
 from d2lps.units import show_seconds
 
 # %% machines
@@ -56,11 +57,12 @@ tc qdisc show dev eth0
 kill $!
 """
 try:
-    done = subprocess.run(["unshare", "-Urn", "sh", "-e"], input=script,
-                          capture_output=True, text=True)
-    print(done.stdout, done.stderr)
-except OSError as error:
-    print(error)
+    made = subprocess.run(["unshare", "-Urn", "sh", "-e"], input=script,
+                          capture_output=True, text=True, check=True).stdout
+except (OSError, subprocess.CalledProcessError) as error:
+    made = None
+    print(getattr(error, "stderr", error))
+print(d2lps.recorded("emulation", made, "by-hand"))
 
 # %% cluster
 try:
@@ -68,6 +70,10 @@ try:
 except cluster.ClusterError as error:
     four = None
     print(error)
+
+def on_four(cell, measure):
+    return d2lps.recorded("emulation", measure() if four else None, cell)
+
 four
 
 # %% ping
@@ -85,7 +91,7 @@ def ping():
             dist.recv(message, 0)
     return message.nbytes / (time.perf_counter() - start) / 1e6
 
-arrived = four.run(ping, hosts=["host0", "host1"])[1] if four else float("nan")
+arrived = on_four("ping", lambda: four.run(ping, hosts=["host0", "host1"])[1])
 print(f"{arrived:.1f} MB/s; {50 * 1448 / 1514:.1f} MB/s")
 
 # %% network
@@ -149,10 +155,15 @@ def all_seven(plan, place, data):
         vector_to_parameters(held[mine[0]], net.parameters())
     return clock[1] - clock[0], clock[2] - clock[1], trace
 
+def on_host0():
+    players = [*hosts, "server0"]
+    *seconds, trace = four.run(all_seven, seven, place, digits, hosts=players)[0]
+    return [*seconds, trace.to_json()]
+
 place = machines(4, 2, mbit(400), servers=1)
 predicted = cost.shared(seven, place, nbytes)
-found = four and four.run(all_seven, seven, place, digits, hosts=[*hosts, "server0"])
-reading, computing, trace = found[0] if four else (None, None, predicted)
+reading, computing, trace = on_four("seven-run", on_host0)
+trace = Trace.from_json(trace)
 
 # %% seven-watch
 watch(trace, name="seven")
@@ -166,9 +177,8 @@ def lasts(trace):
             for phase in phases]
 
 table("step", "predicted", "measured", rows=[
-    *[[i, "–", show_seconds(seconds)]
-      for i, seconds in [(1, reading), (2, computing)] if four],
-    *[[i, show_seconds(one), show_seconds(other) if four else None]
+    [1, None, show_seconds(reading)], [2, None, show_seconds(computing)],
+    *[[i, show_seconds(one), show_seconds(other)]
       for i, one, other in zip(range(3, 8), lasts(predicted), lasts(trace))]])
 
 # %% guess-one
@@ -176,23 +186,22 @@ guess = d2lps.predict("one-server", {"m = 1": "ms", "m = 4": "ms"})
 guess
 
 # %% one-server
-def measured(plan, rounds=1):
-    return four.measure(plan, "4 MB", rounds) if four else None
+def predicted_ms(plan):
+    return 1e3 * cost.shared(plan, larger, "4 MB").duration
 
-def milliseconds(trace):
-    return 1e3 * trace.duration if trace else float("nan")
+def measured_ms(cell, plans, rounds=1):
+    return on_four(cell, lambda: [1e3 * four.measure(plan, "4 MB", rounds).duration
+                                  for plan in plans])
 
 larger = machines(8, 2, mbit(400), servers=8)
-eight = [f"host{i}/cpu" for i in range(8)]
-expected = {m: cost.shared(aggregate_at(eight[:m], "server0"), larger, "4 MB")
-            for m in range(1, 9)}
-seen = {m: measured(aggregate_at(eight[:m], "server0")) for m in (1, 2, 3, 4)}
-guess.reveal({f"m = {m}": expected[m] for m in (1, 4)},
-             {f"m = {m}": seen[m] for m in (1, 4)} if four else None)
+at_one = {m: aggregate_at([f"host{i}/cpu" for i in range(m)], "server0")
+          for m in range(1, 9)}
+expected = {m: predicted_ms(plan) for m, plan in at_one.items()}
+seen = dict(zip(at_one, measured_ms("one-server", [at_one[m] for m in (1, 2, 3, 4)])))
+guess.reveal(*({f"m = {m}": times[m] for m in (1, 4)} for times in (expected, seen)))
 
 # %% one-server-plot
-d2l.plot([list(expected), list(seen)],
-         [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
+d2l.plot([list(expected), list(seen)], [[*expected.values()], [*seen.values()]],
          "host-count (m)", "time (ms)", legend=["predicted", "measured"],
          fmts=["-", "o"], figsize=(5, 3))
 
@@ -204,26 +213,27 @@ guess
 def on_servers(k):
     return sharded(leaders, [f"server{j}" for j in range(k)])
 
-expected = {k: cost.shared(on_servers(k), larger, "4 MB") for k in range(1, 9)}
-seen = {1: seen[4]} | {k: measured(on_servers(k)) for k in (2, 4)}
+expected = {k: predicted_ms(on_servers(k)) for k in range(1, 9)}
+two, four_servers = measured_ms("servers", [on_servers(2), on_servers(4)])
+seen = {1: seen[4], 2: two, 4: four_servers}
 guess.reveal({f"k = {k}": expected[k] for k in (2, 4, 8)})
 
 # %% servers-plot
-d2l.plot([list(expected), list(seen)],
-         [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
+d2l.plot([list(expected), list(seen)], [[*expected.values()], [*seen.values()]],
          "server-count (k)", "time (ms)", legend=["predicted", "measured"],
          fmts=["-", "o"], figsize=(5, 3))
 
 # %% no-servers
-def compared(plans, place, rounds=1):
+def compared(cell, plans, place, rounds=1):
     rows = []
-    for name, plan in plans.items():
-        expected, seen = cost.shared(plan, place, "4 MB"), measured(plan, rounds)
-        ratio = f"{seen.duration / expected.duration:.2f}" if seen else None
-        rows.append([name, expected, seen, ratio])
+    found = measured_ms(cell, plans.values(), rounds)
+    for (name, plan), ms in zip(plans.items(), found, strict=True):
+        expected = cost.shared(plan, place, "4 MB")
+        ratio = f"{ms / 1e3 / expected.duration:.2f}"
+        rows.append([name, expected, show_seconds(ms / 1e3), ratio])
     return table("strategy", "predicted", "measured", "off-by", rows=rows)
 
-compared({"k = m": sharded(leaders), "ring": ring(leaders)}, network, rounds=2)
+compared("no-servers", {"k = m": sharded(leaders), "ring": ring(leaders)}, network, 2)
 
 # %% guess-levels
 shuffled = sorted(gpus, key=lambda gpu: gpu[-1])
@@ -238,7 +248,7 @@ guess
 guess.reveal({name: cost.shared(plan, network, "4 MB") for name, plan in levels.items()})
 
 # %% levels
-compared(levels, network)
+compared("levels", levels, network)
 
 # %% best-mix
 from d2lps import together
@@ -274,7 +284,8 @@ def fit(plan, data, steps):
             weights -= 0.03 * held[worker]
             vector_to_parameters(weights, net.parameters())
         losses.append(loss)
-    return losses, (time.perf_counter() - start) / steps, weights
+    seconds = (time.perf_counter() - start) / steps
+    return losses, seconds, sha256(weights.numpy()).hexdigest()
 
 # %% job-run
 ways = {"4 × 2, ring": hierarchical(inside, ring(leaders)),
@@ -289,17 +300,14 @@ def job_table(*names):
     rows = []
     for name in names:
         alone = cost.shared(ways[name], network, nbytes) if name in ways else None
-        row = [name, None, None, None, alone, None]
-        if results := jobs.get(name):
-            losses = [sum(step) for step in zip(*(losses for losses, *_ in results))]
-            row[1:3] = f"{losses[0]:.4f}", f"{losses[-1]:.4f}"
-            row[3] = torch.equal(results[0][2], jobs["1 server"][0][2])
-            row[5] = show_seconds(results[0][1])
-        rows.append(row)
+        losses = [sum(step) for step in zip(*(losses for losses, *_ in jobs[name]))]
+        _, seconds, bits = jobs[name][0]
+        rows.append([name, f"{losses[0]:.4f}", f"{losses[-1]:.4f}",
+                     bits == jobs["1 server"][0][2], alone, show_seconds(seconds)])
     return table("strategy", "first-loss", "loss", "same-as-server", "network-alone",
                  "per-step", rows=rows)
 
-jobs = {name: fitted(plan) for name, plan in ways.items()} if four else {}
+jobs = on_four("job-run", lambda: {name: fitted(plan) for name, plan in ways.items()})
 job_table(*ways)
 
 # %% ddp
@@ -321,9 +329,10 @@ def fit_by_ddp(data, steps):
     seconds = (time.perf_counter() - start) / steps
     dist.barrier()
     dist.destroy_process_group()
-    return losses, seconds, parameters_to_vector(net.parameters()).detach()
+    weights = parameters_to_vector(net.parameters()).detach()
+    return losses, seconds, sha256(weights.numpy()).hexdigest()
 
-jobs["DDP"] = four and four.run(fit_by_ddp, digits, 3, hosts=hosts)
+jobs["DDP"] = on_four("ddp", lambda: four.run(fit_by_ddp, digits, 3, hosts=hosts))
 job_table("DDP")
 
 # %% job-table
@@ -348,14 +357,14 @@ slower = with_slow("host3", 100)
 guess.reveal({name: cost.shared(plan, slower, "4 MB") for name, plan in few.items()})
 
 # %% slow-host
-compared(few, slower)
+compared("slow-host", few, slower)
 
 # %% slow-server
 with_slow("host3", 400)
 slower = with_slow("server3", 100)
 in_proportion = {f"server{j}": Fraction(1 if j == 3 else 4, 13) for j in range(4)}
-compared({"4 servers": on_servers(4), "4 : 4 : 4 : 1": sharded(leaders, in_proportion)},
-         slower)
+fitting = sharded(leaders, in_proportion)
+compared("slow-server", {"4 servers": on_servers(4), "4 : 4 : 4 : 1": fitting}, slower)
 
 # %% lost
 def again_and_again(plan, finished):
@@ -365,7 +374,7 @@ def again_and_again(plan, finished):
         run(plan, {node: torch.zeros(5_000_000) for node in mine}, carrier)
         finished.touch()
 
-if four:
+def without_host2():
     with_slow("server3", 400)
     finished = Path(tempfile.mkdtemp()) / "finished"
     job = four.start(again_and_again, ring(leaders), finished, hosts=hosts)
@@ -375,15 +384,17 @@ if four:
     four.kill("host2")
     start = time.perf_counter()
     try:
-        job.results()
+        return job.results()
     except cluster.HostLost as error:
-        print(f"{time.perf_counter() - start:.1f} s: {error}")
-        for host, result in zip(hosts, error.results):
-            print(f"{host}: {type(result).__name__}: {result}")
+        return [f"{time.perf_counter() - start:.1f} s: {error}",
+                *(f"{host}: {type(result).__name__}: {result}"
+                  for host, result in zip(hosts, error.results))]
+
+print(*on_four("lost", without_host2), sep="\n")
 
 # %% go-on
 left = [leader for leader in leaders if leader != "host2/cpu"]
-compared({"ring": ring(left)}, network)
+compared("go-on", {"ring": ring(left)}, network)
 
 # %% close
 if four:

@@ -12,6 +12,7 @@ from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
 from course.book.stills import texts
 from d2lps.messages import LANGUAGES, allow_any_letter
+from d2lps.notebook.grading.course import ExerciseError
 
 
 def build(book: Book, arguments: argparse.Namespace) -> int:
@@ -111,7 +112,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; print a BookError as one sentence on stderr and return exit status 1."""
+    """Run one command; print an error in the sources as one sentence on stderr and return exit status 1."""
     allow_any_letter()
     parser = argparse.ArgumentParser(prog=COMMAND, description="Build, check and open the course.")
     parser.add_argument("--root", help="the folder of the course (default: the current one)")
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         return chosen.command(Book(chosen.root), chosen)
-    except BookError as error:
+    except (BookError, ExerciseError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

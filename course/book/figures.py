@@ -1,12 +1,10 @@
 """The figures of a chapter: ``figures.py`` has a function for each."""
 
-import importlib.util
-import inspect
 from collections.abc import Callable
+from inspect import isfunction
 from pathlib import Path
-from types import ModuleType
 
-from d2lps.trace import Trace
+from d2lps.notebook.grading.course import loaded
 
 
 def figures(folder: Path) -> dict[str, Callable[[], str]]:
@@ -15,24 +13,9 @@ def figures(folder: Path) -> dict[str, Callable[[], str]]:
     The function ``bw_hierarchy`` draws ``img/bw-hierarchy.svg``. Names with a leading underscore are helpers, and
     ``opening`` returns the traces that the chapter opens with.
     """
-    path = folder / "figures.py"
-    if not path.is_file():
-        return {}
-    module = _module(path)
+    path, name = folder / "figures.py", f"figures_of_{folder.name}"
     return {
-        name.replace("_", "-"): function
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and name != "opening" and not name.startswith("_")
+        drawn.replace("_", "-"): function
+        for drawn, function in (loaded(name, path) if path.is_file() else {}).items()
+        if isfunction(function) and function.__module__ == name and drawn != "opening" and not drawn.startswith("_")
     }
-
-
-def opening(folder: Path) -> dict[str, Trace]:
-    """Return name → trace of the runs that a chapter opens with."""
-    return _module(folder / "figures.py").opening()
-
-
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"figures_of_{path.parent.name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -109,6 +109,16 @@ def literal(text: str) -> Callable[[int], bool]:
     return lambda at: any(begin <= at < end for begin, end in spans)
 
 
+def headed(text: str, write: Callable[[re.Match], str]) -> str:
+    """Return a text in which ``write`` has written the headings anew, given their signs, words and id."""
+    hidden, lines, at = literal(text), [], 0
+    for line in text.split("\n"):
+        heading = None if hidden(at) else HEADING.fullmatch(line)
+        lines.append(write(heading) if heading else line)
+        at += len(line) + 1
+    return "\n".join(lines)
+
+
 def outside(text: str, replace: Callable[[str], str]) -> str:
     """Apply ``replace`` to the parts of a text that are neither code nor math."""
     parts, at = [], 0

@@ -1,10 +1,12 @@
 """The book on disk: chapters, figures, references and glossary, and the faults that keep a chapter from being built."""
 
 import hashlib
+import io
 import os
 import re
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,9 +15,10 @@ from pathlib import Path
 from course.book.findings import COMMAND, BookError, Finding, edit
 from course.book.lesson import RESERVED, Cell, Section, Text, read_cells, read_text
 from d2lps.messages import LANGUAGES, flat
-from d2lps.notebook.grading.course import ExerciseError, choice, chosen
+from d2lps.notebook.grading.course import choice, chosen
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
+WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip
 
 OFFERED = re.compile(
     r"""[.;。；] ?[^.;。；\n]*`d2lps\.solution\("[\w-]+"\)`([.。])"""
@@ -105,10 +108,7 @@ class Book:
         for number, entry in enumerate(entries, 1):
             _require(entry, ("slug", part), f"toc.toml: chapter {number}")
             _require(entry[part], LANGUAGES, f"toc.toml: the {part} of chapter {number}")
-        try:
-            return chosen(entries)
-        except ExerciseError as error:
-            raise BookError(str(error)) from None
+        return chosen(entries)
 
     @cached_property
     def references(self) -> dict[str, dict]:
@@ -211,22 +211,15 @@ class Book:
         texts = {name.removesuffix(".md"): read_text(source, name) for name, source in sources.items()}
         return Chapter(slug, lesson, read_cells(lesson), texts, exercises, predictions)
 
-    @property
+    @cached_property
     def chosen_exercises(self) -> list[str] | None:
         """The ids of the exercises that are chosen; None if all are."""
-        return self._choice[1]
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether this is a choice of chapters or exercises."""
-        return self._choice != (None, None)
+        return choice()[1]
 
     @cached_property
-    def _choice(self) -> tuple[list[str] | None, list[str] | None]:
-        try:
-            return choice()
-        except ExerciseError as error:
-            raise BookError(str(error)) from None
+    def is_chosen(self) -> bool:
+        """Whether this is a choice of chapters or exercises."""
+        return choice() != (None, None)
 
     def chapter(self, slug: str) -> Chapter:
         """Return a chapter that can be built; raise BookError with its first fault."""
@@ -306,6 +299,15 @@ def write(texts: dict[Path, str | bytes]) -> list[Path]:
         for temporary, _ in ready:
             Path(temporary).unlink(missing_ok=True)
     return [path for _, path in ready]
+
+
+def zipped(files: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Return a zip of files, given by name and content; equal contents are equal zips."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in files:
+            archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED)
+    return whole.getvalue()
 
 
 def digest(content: str | bytes) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import nbformat
 
-from course.book.lesson import CITE, HEADING, HOW, MAP, NEXT, Block, literal, outside, speaking
+from course.book.lesson import CITE, HOW, MAP, NEXT, Block, headed, outside, speaking
 from course.book.library import Chapter
 from d2lps.messages import text_in
 from d2lps.notebook.grading.course import OwnTexts
@@ -78,17 +78,7 @@ def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[st
             pieces.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
         elif block.text.strip():
             pieces.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
-    return _without_ids("\n\n".join(pieces))
-
-
-def _without_ids(text: str) -> str:
-    hidden = literal(text)
-    lines, at = [], 0
-    for line in text.split("\n"):
-        heading = None if hidden(at) else HEADING.fullmatch(line)
-        lines.append(f"{heading[1]} {heading[2]}" if heading else line)
-        at += len(line) + 1
-    return "\n".join(lines)
+    return headed("\n\n".join(pieces), lambda heading: f"{heading[1]} {heading[2]}")
 
 
 def own(texts: Iterable[OwnTexts], language: str) -> nbformat.NotebookNode:

@@ -15,10 +15,10 @@ from nbformat import NotebookNode, from_dict, v4
 
 from course.book import navigation
 from course.book.chromium import open_page
-from course.book.figures import opening
 from course.book.library import Book, Chapter, digest
 from course.book.notebook import dumps, notebook
 from d2lps.messages import LANGUAGES, only
+from d2lps.notebook.grading.course import loaded
 from d2lps.trace import Trace
 from d2lps.view.player import watch
 
@@ -41,7 +41,7 @@ def texts(book: Book, chapter: Chapter, draw: bool | None = False) -> dict[Path,
     """
     folder, slug = book.folder(chapter.slug), chapter.slug
     opens = any(cell.source.startswith(OPENS) and cell.source != ASKS for cell in chapter.cells)
-    traces = opening(folder) if opens and draw is not None else {}
+    traces = loaded(f"figures_of_{slug}", folder / "figures.py")["opening"]() if opens and draw is not None else {}
     made = {}
     for language in LANGUAGES:
         page = notebook(chapter, language, book.links(language), navigation.end(book, slug, language))

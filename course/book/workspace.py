@@ -81,7 +81,7 @@ def lay_out(book: Book) -> list[str]:
 
     A copy that was changed or run stays; a newer edition is put beside it.
     """
-    notes = []
+    notes, exercises = [], own_texts()  # a fault in these is reported at once
     for slug in book.slugs():
         chapter = book.chapter(slug)
         for language in chapter.texts:
@@ -93,8 +93,8 @@ def lay_out(book: Book) -> list[str]:
             if path != home:
                 kept_name, new_name = (file.relative_to(book.root).as_posix() for file in (home, path))
                 notes.append(f"{kept_name} is yours and stays; the newer edition is {new_name}")
-    for language in LANGUAGES if (texts := own_texts()) else ():
-        path, made = own_copy(book, OWN, language), own(texts, language)
+    for language in LANGUAGES if exercises else ():
+        path, made = own_copy(book, OWN, language), own(exercises, language)
         made.metadata[KEY] = {"made": _content(made), "stripped": _content(made, without=STRIPPED)}
         if not path.exists() or not touched(load(path)):
             write({path: dumps(made)})

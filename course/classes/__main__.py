@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="notebooks graded at a time")
     parser.add_argument("--seconds", type=_positive, default=10, help="processor seconds for an answer (default: 10)")
     parser.add_argument("--memory", type=_positive, default=1024, help="MiB for an answer (default: 1024)")
-    parser.add_argument("--chapters", metavar="01,02", help="those that count (default: what most have handed in)")
+    parser.add_argument("--chapters", metavar="01,own", help="those that count (default: what most have handed in)")
     parser.add_argument("--exercises", metavar="A=2,B=3", help="points (default: 1 for each required exercise)")
     parser.add_argument("--only-calls", type=_part, default=1.0, metavar="0.5", help="what calls of the package count")
     parser.add_argument(

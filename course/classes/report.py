@@ -5,19 +5,19 @@ import io
 import itertools
 import json
 import re
-import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 
+from course.book.library import zipped
 from course.classes.gradebook import Marking, Roster, plain, required
 from course.classes.handed_in import printable
 from course.classes.judging import MISSING, SOLVED, STATES, UNTOUCHED
 from course.classes.page import feedback, page
 from d2lps.messages import only, said, text, unmarked
-from d2lps.notebook.grading.course import CHAPTERS, all_texts, choice, edition, number, tables
+from d2lps.notebook.grading.course import CHAPTERS, OWN, all_texts, choice, edition, number, tables
 
 COLUMNS = (
     "learner", "notebook", "chapter", "exercise", "optional", "state", "mistake", "sentence", "hint", "hints",
@@ -155,7 +155,7 @@ class Report:
 
     def as_page(self) -> str:
         titles = {entry["slug"]: said(entry["title"].__getitem__) for entry in tables(CHAPTERS / "toc.toml")["chapter"]}
-        return page(self, titles)
+        return page(self, titles | {OWN: text("book.own")})
 
 
 def report(
@@ -236,11 +236,9 @@ def packed(results: list[dict], pages: Iterable[str]) -> bytes:
     places: dict[str, str] = {}
     for book in sorted((result["book"] for result in results), key=lambda book: not book["notebook"]):
         places.setdefault(book["learner"], book["back"])
-    learners, file = dict.fromkeys(result["book"]["learner"] for result in results), io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for learner, feedback_page in zip(filter(None, learners), pages, strict=True):
-            archive.writestr(printable(places[learner] or f"{learner}/feedback.html"), feedback_page)
-    return file.getvalue()
+    learners = filter(None, dict.fromkeys(result["book"]["learner"] for result in results))
+    names = (printable(places[learner] or f"{learner}/feedback.html") for learner in learners)
+    return zipped(zip(names, pages, strict=True))
 
 
 def _counted(rows: Iterable[dict]) -> dict[str, int]:

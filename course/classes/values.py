@@ -3,8 +3,10 @@
 Nothing in the text is executed, and every value that is read is of a plain kind and made here, so an answer cannot send
 an object with behavior of its own. Each process adds the kinds that only it can send.
 
->>> dumps({"a": (1, [Fraction(1, 3)])}), loads(dumps({"a": (1, [Fraction(1, 3)])}))
-('["d","a",["t",1,["l",["f",1,3]]]]', {'a': (1, [Fraction(1, 3)])})
+>>> written({"a": (1, [Fraction(1, 3)])})
+['d', 'a', ['t', 1, ['l', ['f', 1, 3]]]]
+>>> read(['d', 'a', ['t', 1, ['l', ['f', 1, 3]]]])
+{'a': (1, [Fraction(1, 3)])}
 """
 
 import json
@@ -34,21 +36,6 @@ SAME = 16  # members of a set or dict with the same hash: each is compared with 
 
 class Unreadable(ValueError):
     """The text is none of these values."""
-
-
-def dumps(value: object, write_other: Callable[[object], list] | None = None) -> str:
-    """Return the text of a value; ``write_other`` writes values of other kinds."""
-    return ENCODE(written(value, write_other))
-
-
-def loads(text: "str | bytes", read_other: Callable[[list], object] | None = None) -> object:
-    """Return the value of a text; ``read_other`` reads values of other kinds. Raises Unreadable."""
-    try:
-        return read(json.loads(text), read_other)
-    except Unreadable:
-        raise
-    except Exception as error:
-        raise Unreadable(f"{type(error).__name__}: {error}") from None
 
 
 def written(value: object, write_other: Callable[[object], list] | None = None) -> object:

@@ -14,12 +14,13 @@ from course.site.current import is_current, made_of, note
 from course.site.runs import record
 from course.site.server import Handler
 from d2lps.messages import allow_any_letter
+from d2lps.notebook.grading.course import ExerciseError
 
 COMMAND = "python -m course.site"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; print a BookError as one sentence on stderr and return exit status 1."""
+    """Run one command; print an error in the sources as one sentence on stderr and return exit status 1."""
     allow_any_letter()
     parser = argparse.ArgumentParser(prog=COMMAND, description="Build or serve the book as a site in all languages.")
     parser.add_argument("--root", help="the folder of the course (default: the current one)")
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"wrote {record(book, book.slug(chosen.chapter)).relative_to(book.root)}")
             return 0
         return serve(book.root / OUT, chosen.port)
-    except BookError as error:
+    except (BookError, ExerciseError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

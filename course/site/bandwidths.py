@@ -1,11 +1,11 @@
 """The page of bus bandwidths: predicted for each topology and collective, beside published measurements."""
 
-import html
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 
+from course.site.front import FRAME
 from d2lps import (
     Plan,
     Topology,
@@ -64,6 +64,11 @@ class Host:
     def title(self) -> str:
         """The name, in the language in force."""
         return text(f"site.{self.says}", name=self.name) if self.says else self.name
+
+    @property
+    def published(self) -> dict[str, Published | None]:
+        """Collective → its published bus bandwidth, for those of which one could be."""
+        return {"all-reduce": self.ring, "all-reduce, NVLS": self.switch}
 
     @property
     def nodes(self) -> list[str]:
@@ -197,36 +202,22 @@ def page(language: str) -> str:
 
 
 def _page() -> str:
-    def say(key: str, **values: object) -> str:
-        return html.escape(text(f"site.{key}", **values))
-
-    parts = [f"<h1>{say('bandwidths')}</h1><h2>{say('bandwidths-own')}</h2><p>{say('bandwidths-assumed')}</p>"]
-    parts.append(f'<div class="shown">{fields()}</div><p>{say("bandwidths-lead")}</p>')
     groups = {}
     for host, speeds in predicted():
-        for name, published in (("all-reduce", host.ring), ("all-reduce, NVLS", host.switch)):
-            if name in speeds:
-                values = {"modelled": speeds[name][-1], "found": published and published.speed}
-                bars = zip(("model", "measured"), values.items(), strict=True)
-                groups[f"{host.title} · {named(name)}"] = [
-                    Bar(color, text(f"predict.{label}"), value, "GB/s") for color, (label, value) in bars
-                ]
-    title = say("bandwidths-picture", size=show_size(SIZES[-1]))
-    parts.append(f'<h2>{title}</h2><div class="shown bandwidths">{chart(groups)}</div>')
-    head = "".join(f"<th>{show_size(size)}</th>" for size in SIZES)
-    for host, speeds in predicted():
-        rows, notes = [], []
-        for name, values in speeds.items():
-            cells = "".join(f"<td>{show_number(value, 3)}</td>" for value in values)
-            rows.append(f"<tr><th>{named(name)}</th>{cells}</tr>")
-            published = {"all-reduce": host.ring, "all-reduce, NVLS": host.switch}.get(name)
-            if published:
-                off = f"{values[-1] / published.speed - 1:+.1%}"
-                sentence = say("bandwidths-published", collective=named(name), speed=f"{published.speed:g}", off=off)
-                label = html.escape(published.source.removeprefix("https://github.com/"))
-                notes.append(f'<p>{sentence} <a href="{published.source}">{label}</a></p>')
-        unit = f"<caption>{html.escape(text('table.busbw'))} (GB/s)</caption>"
-        parts.append(f"<h2>{html.escape(host.title)}</h2><table>{unit}<tr><th></th>{head}</tr>{''.join(rows)}</table>")
-        parts += notes
-    parts.append(f"<h2>{say('bandwidths-why')}</h2><p>{say('bandwidths-because')}</p>")
-    return "".join(parts)
+        for name in (name for name in host.published if name in speeds):
+            found = host.published[name]
+            values = {"modelled": speeds[name][-1], "found": found and found.speed}
+            bars = zip(("model", "measured"), values.items(), strict=True)
+            groups[f"{host.title} · {named(name)}"] = [
+                Bar(color, text(f"predict.{label}"), value, "GB/s") for color, (label, value) in bars
+            ]
+    return FRAME.get_template("bandwidths.html").render(
+        predicted=predicted(),
+        fields=fields(),
+        chart=chart(groups),
+        sizes=[*map(show_size, SIZES)],
+        busbw=text("table.busbw"),
+        named=named,
+        number=show_number,
+        say=lambda key, **values: text(f"site.{key}", **values),
+    )

@@ -5,17 +5,15 @@
 
 import base64
 import gzip
-import io
 import json
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
 import d2lps
 from course import handout
-from course.book.library import Book, Chapter, digest, write
+from course.book.library import Book, Chapter, digest, write, zipped
 from course.site import pyodide, runs
 from course.site.exercises import solved
 from course.site.trial import runnable
@@ -24,6 +22,7 @@ from d2lps.notebook.predict_page import as_data
 
 STATIC = "_static"
 PYTHON = f"{STATIC}/python"  # the folder of Python in the site
+WORKER = "try-worker.js"  # in that folder
 WORDS = ("try", "run", "stop", "again", "close", "fetching", "starting", "running", "stopped")
 WORDS += ("from-file", "edit", "late", "failed")
 TABLES = (".py", ".toml", ".md", ".css", ".js", ".json")  # files of the package and of chapters that Python reads
@@ -76,17 +75,9 @@ def data(language: str, slug: str, python: dict[str, bytes]) -> str:
 def parts(book: Book) -> dict[str, bytes]:
     """Return the files of Python in the site: Pyodide's, and ``course.zip`` with d2lps, networkx and the exercises."""
     folder = pyodide.folder(book.root)
-    worker = Path(__file__).with_name("theme") / "try-worker.js"
+    worker = Path(__file__).with_name("theme") / WORKER
     files = {path.name: path.read_bytes() for path in (*(folder / name for name in pyodide.FILES), worker)}
-    return files | {"course.zip": _archive(book)}
-
-
-def _archive(book: Book) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in sorted(_packed(book)):
-            archive.writestr(zipfile.ZipInfo(name, handout.WHEN), content, zipfile.ZIP_DEFLATED)
-    return file.getvalue()
+    return files | {"course.zip": zipped(sorted(_packed(book)))}
 
 
 def _packed(book: Book) -> Iterator[tuple[str, bytes]]:

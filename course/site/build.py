@@ -25,24 +25,7 @@ from d2lps.notebook import hand, schedule_table
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 SHOWN_FAULTS = 20
 IN_ENGLISH = "en"  # the language of all docstrings
-FILES = (
-    "icon.svg",
-    "book.css",
-    "book.js",
-    "progress.js",
-    "api.js",
-    "copy.js",
-    "show.js",
-    "show.css",
-    "search.js",
-    "terms.css",
-    "cheat-sheet.css",
-    "terms.js",
-    "try.js",
-    "later.js",
-    "math.woff2",
-    "math.OFL.txt",
-)
+KINDS = (".css", ".js", ".svg", ".txt", ".woff2")  # of the theme's files that pages load
 
 
 def build(
@@ -137,8 +120,9 @@ def _write_shared(book: Book, root: Path) -> None:
         (static / name).write_text(code, "utf-8")
     (static / "shared.css").write_text(outputs.shared_looks() + code_colors(), "utf-8")
     (static / "edit.css").write_text(schedule_table.LOOK + hand.LOOK, "utf-8")
-    for name in FILES:
-        shutil.copyfile(THEME / name, static / name)
+    for file in THEME.iterdir():
+        if file.suffix in KINDS and file.name != browser.WORKER:
+            shutil.copyfile(file, static / file.name)
     pictures.mkdir()
     for picture in sorted((book.root / "img").glob("*.svg")):
         shutil.copyfile(picture, pictures / picture.name)

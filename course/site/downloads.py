@@ -4,6 +4,7 @@ import base64
 import html
 import re
 import tomllib
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import nbformat
@@ -72,30 +73,38 @@ def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> n
 
     It links to other chapters beside it, and begins with the requirements to run it.
     """
-    book_copy = nbformat.from_dict(source)
-    for cell in book_copy.cells:
-        if cell.cell_type == "markdown":
-            for name in _IMAGE.findall(cell.source):
-                picture = base64.b64encode((book.root / "img" / name).read_bytes()).decode()
-                cell.setdefault("attachments", {})[name] = {"image/svg+xml": picture}
-            cell.source = _IMAGE.sub(r"](attachment:\1)", cell.source)
-            cell.source = _CHAPTER.sub(r"](\1.ipynb)", cell.source)
-    book_copy.cells.insert(0, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
-    return book_copy
+
+    def attached(cell: nbformat.NotebookNode) -> str:
+        for name in _IMAGE.findall(cell.source):
+            picture = base64.b64encode((book.root / "img" / name).read_bytes()).decode()
+            cell.setdefault("attachments", {})[name] = {"image/svg+xml": picture}
+        return _CHAPTER.sub(r"](\1.ipynb)", _IMAGE.sub(r"](attachment:\1)", cell.source))
+
+    return _changed(source, attached, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
 
 
 def for_colab(source: nbformat.NotebookNode, address: str, slug: str, language: str) -> nbformat.NotebookNode:
     """Return a notebook that begins by installing its requirements, and takes its pictures from the repository."""
-    book_copy = nbformat.from_dict(source)
     raw = address.replace("https://github.com/", "https://raw.githubusercontent.com/")
     on_github = address.removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab"
-    for cell in book_copy.cells:
+
+    def elsewhere(cell: nbformat.NotebookNode) -> str:
+        return _CHAPTER.sub(rf"]({colab}/\1.ipynb)", _IMAGE.sub(rf"]({raw}/{BRANCH}/img/\1)", cell.source))
+
+    return _changed(source, elsewhere, nbformat.v4.new_code_cell(_install(address, slug), id="install"))
+
+
+def _changed(
+    source: nbformat.NotebookNode, text: Callable[[nbformat.NotebookNode], str], first: nbformat.NotebookNode
+) -> nbformat.NotebookNode:
+    """Return a copy of a notebook with another first cell, and these texts."""
+    made = nbformat.from_dict(source)
+    for cell in made.cells:
         if cell.cell_type == "markdown":
-            cell.source = _IMAGE.sub(rf"]({raw}/{BRANCH}/img/\1)", cell.source)
-            cell.source = _CHAPTER.sub(rf"]({colab}/\1.ipynb)", cell.source)
-    book_copy.cells.insert(0, nbformat.v4.new_code_cell(_install(address, slug), id="install"))
-    return book_copy
+            cell.source = text(cell)
+    made.cells.insert(0, first)
+    return made
 
 
 def _install(address: str, slug: str) -> str:

@@ -36,8 +36,9 @@ def execute(folder: Path, seconds: int = 120, last: str = "") -> dict[str, nbfor
     book.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
     book.cells += [nbformat.v4.new_code_cell(last)] if last else []
     where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # or it warns that it listens on loopback
+    waits = {"timeout": seconds, "startup_timeout": seconds}  # a busy machine takes over a minute to start a kernel
     client = NotebookClient(
-        book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
+        book, **waits, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
     )
     try:
         client.execute(env=os.environ | ONE_THREAD)

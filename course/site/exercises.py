@@ -5,6 +5,7 @@ from functools import cache
 
 from course.book.findings import BookError
 from course.book.library import Book, Chapter
+from course.classes import slices
 from course.site.prose import Prose, listing
 from d2lps.messages import text_in
 
@@ -60,41 +61,17 @@ def solution(source: str, name: str) -> str | None:
     def f(x):
         return math.sqrt(x + A)
     """
-    tree, owners = ast.parse(source), {}
-    for node in tree.body:
-        for defined in _names(node):
-            owners[defined] = node
-    if name not in owners:
+    module = slices.cell("solutions", source)
+    if not any(name in slices.bound(statement) for statement in module.body):
         return None
-    wanted, queue = set(), [name]
-    while queue:
-        node = owners.get(queue.pop())
-        if node is not None and node not in wanted:
-            wanted.add(node)
-            queue += [child.id for child in ast.walk(node) if isinstance(child, ast.Name)]
+    needed = [module.body[number] for _, _, numbers in slices.needed([name], [module], ()) for number in numbers]
+    used = set().union(*map(slices.used, needed))
     pieces, imports = [], []
-    for node in sorted(wanted, key=lambda statement: statement.lineno):
+    for node in needed:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            used = [item for item in node.names if node is owners.get(item.asname or item.name.partition(".")[0])]
-            needed = [item for item in used if _used(item.asname or item.name.partition(".")[0], wanted - {node})]
-            imports.append(ast.unparse(type(node)(**{**vars(node), "names": needed})))
+            node.names = [item for item in node.names if (item.asname or item.name.partition(".")[0]) in used]
+            imports.append(ast.unparse(node))
         else:
             first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             pieces.append("\n".join(source.splitlines()[first - 1 : node.end_lineno]))
     return "\n\n".join(filter(None, ["\n".join(imports), *pieces]))
-
-
-def _names(node: ast.stmt) -> list[str]:
-    """Return the names that a statement of a module defines."""
-    match node:
-        case ast.FunctionDef() | ast.ClassDef():
-            return [node.name]
-        case ast.Assign():
-            return [part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-        case ast.Import() | ast.ImportFrom():
-            return [item.asname or item.name.partition(".")[0] for item in node.names]
-    return []
-
-
-def _used(name: str, nodes: set) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for node in nodes for part in ast.walk(node))

@@ -10,7 +10,7 @@ from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
 from course.book.navigation import numbered
-from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, show, terms
+from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code
@@ -23,7 +23,7 @@ LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js", "../_static/later.js")
 EDITS = ("../_static/edit.js",)
 PROGRESS = "../_static/progress.js"
-SHOW = f"../_static/{show.SCRIPT}"
+SHOW = "../_static/show.js"  # shows the pictures and predictions of a chapter one by one
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
 CHEAT_SHEET = "cheat-sheet.html"
@@ -121,7 +121,7 @@ class Site:
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
             entries.append(search.Entry(page_title, title, url, search.words(inside), search.defined(inside)))
         body[0] = body[0].replace(
-            "</h1>", f"</h1>{self._before(slug)}{'' if self.paper else show.button(self.language)}", 1
+            "</h1>", f"</h1>{self._before(slug)}{'' if self.paper else show_button(self.language)}", 1
         )
         body += [] if self.paper else [self._after(slug)]
         ran = self.say("ran", day=run.day, machine=run.machine)
@@ -141,7 +141,7 @@ class Site:
             sections,
             entries,
             ("../_static/ask.js", *EDITS * edits, *PLAYS, "../_static/terms.js", PROGRESS, SHOW, *tries),
-            ("terms.css", *("edit.css",) * edits, show.LOOK),
+            ("terms.css", *("edit.css",) * edits, "show.css"),
             slug,
             players,
         )
@@ -283,33 +283,23 @@ class Site:
 
     def references(self) -> Page:
         """Return the sources of all chapters, with the sections that cite them."""
-        cited: dict[str, list[str]] = {}
+        cited: dict[str, dict[str, None]] = {}  # source → links, each once
         for slug, chapter in self.chapters.items():
             for section in chapter.texts[self.language].sections:
+                place, name = section.id, f"{self.titles[slug].partition(' ')[0]} {html.escape(section.title)}"
+                if place == "top":
+                    place, name = "main", self.titles[slug]
                 for key in section.cited():
-                    cited.setdefault(key, [])
-                    number = self.titles[slug].partition(" ")[0]
-                    place, name = section.id, f"{number} {html.escape(section.title)}"
-                    if place == "top":
-                        place, name = "main", self.titles[slug]
-                    link = f'<a href="{slug}.html#{place}">{name}</a>'
-                    if link not in cited[key]:
-                        cited[key].append(link)
-        rows = []
+                    cited.setdefault(key, {})[f'<a href="{slug}.html#{place}">{name}</a>'] = None
         sources = sorted(self.book.references.items(), key=lambda pair: (pair[1]["authors"].lower(), pair[1]["year"]))
-        for key, source in sources:
-            if key not in cited:
-                continue
-            authors, title = html.escape(f"{source['authors']} ({source['year']})"), html.escape(source["title"])
-            venue = f", {html.escape(source['venue'])}" if source.get("venue") else ""
-            back = self.say("cited-in") + " " + html.escape(text_in(self.language, "list.between")).join(cited[key])
-            link = f'<a href="{html.escape(source["url"])}" lang="en">{title}</a>'
-            rows.append(f'<dt id="{key}" lang="en">{authors}</dt><dd>{link}<span lang="en">{venue}</span>. {back}</dd>')
-        title = self.say("references")
-        body = f'<h1>{title}</h1><dl class="sources">{"".join(rows)}</dl>'
-        return Page(
-            "references.html", title, body, entries=[search.Entry(title, title, "references.html", search.words(body))]
+        body = front.FRAME.get_template("sources.html").render(
+            sources=[(key, source) for key, source in sources if key in cited],
+            cited=cited,
+            between=html.escape(text_in(self.language, "list.between")),
+            say=self.say,
         )
+        path, title = "references.html", self.say("references")
+        return Page(path, title, body, entries=[search.Entry(title, title, path, search.words(body))])
 
     def search(self) -> Page:
         """Return the page that lists the results of a search."""
@@ -373,6 +363,12 @@ class Site:
             footer=f"{self.say('license')} {self.say('edition', edition=edition())}.",
             w={word: self.say(word) for word in WORDS},
         )
+
+
+def show_button(language: str) -> str:
+    """Return the button above a chapter, which stays hidden without scripts, or if a chapter has nothing to show."""
+    title, words = (html.escape(text_in(language, f"site.{key}")) for key in ("show-keys", "show"))
+    return f'<button type="button" class="show" title="{title}" hidden>{words}</button>'
 
 
 def runs_of(slug: str) -> str:

@@ -14,7 +14,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 from course.book.findings import BookError
-from course.book.lesson import CITE, HEADING, Block, literal, outside
+from course.book.lesson import CITE, Block, headed, outside
 from course.book.library import Book, Chapter
 from course.book.notebook import alternative, captions
 from course.site.linked import linked
@@ -49,7 +49,8 @@ class Prose:
         """Return a run of prose, or a figure."""
         if block.kind == "figure":
             return self.figure(block)
-        return self.markdown(_without_sections(block.text))
+        # The page itself sets the headings of the title and the sections.
+        return self.markdown(headed(block.text, lambda heading: "" if len(heading[1]) <= 2 else heading[0]))
 
     def markdown(self, text: str) -> str:
         """Return any markdown of a chapter."""
@@ -142,13 +143,3 @@ def legible(svg: str) -> int:
     if width == "auto":
         return 0
     return least(1.5) if least(1.5) <= SMALL else least(1.0)
-
-
-def _without_sections(text: str) -> str:
-    """Remove the headings of the title and the sections, which the page sets itself."""
-    hidden, lines, at = literal(text), [], 0
-    for line in text.split("\n"):
-        heading = None if hidden(at) else HEADING.fullmatch(line)
-        lines.append("" if heading and len(heading[1]) <= 2 else line)
-        at += len(line) + 1
-    return "\n".join(lines)

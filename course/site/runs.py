@@ -100,7 +100,7 @@ def record(book: Book, slug: str, say: Callable[[str], None] = print) -> Path:
     before = (folder / FILE).read_text("utf-8") if (folder / FILE).is_file() else ""
     _executed(book, slug, say, f"from d2lps.notebook import recorded as _recorded\n_recorded.write({str(folder)!r})")
     if not (folder / FILE).is_file() or (folder / FILE).read_text("utf-8") == before:
-        raise BookError(f"{slug} has nothing to record, or lacks the package for it: pip install -e '.[course,mxnet]'")
+        raise BookError(f"{slug} has nothing to record, or this machine lacks what it needs: mxnet, or emulated hosts")
     return folder / FILE
 
 

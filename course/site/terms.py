@@ -8,12 +8,12 @@ import html as markup
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
 from functools import cache
 
 from course.book.glossary import ELSEWHERE, FIRST, Glossary, Term, inflected
 from course.book.language import FILES
 from course.book.library import Book
+from course.site.front import FRAME
 from d2lps.messages import LANGUAGES, html_language, only, text_in
 
 PAGE = "glossary.html"
@@ -73,53 +73,22 @@ def cards(language: str, glossary: Glossary, ids: set[str]) -> str:
 def glossary_page(language: str, book: Book) -> str:
     """Return the body of the page with all terms that have a meaning, in the order of this language.
 
-    Below them, a table tells what other texts call them.
+    Below them, a table tells what other texts call them; a narrow page shows each of its rows as a list.
     """
-    glossary, entries = Glossary(book.terms), []
-    in_order = sorted(filter(lambda term: term.means, glossary.terms), key=_order(language))
-    for term in in_order:
-        words = {name: term.called(name)[0] for name in LANGUAGES}
-        word_here = words.pop(language)
-        translations = [
-            f'<span lang="{only(name, html_language)}">{markup.escape(word)}</span>'
-            for name, word in words.items()
-            if word != word_here
-        ]
-        meaning = shown(term.means[language])
-        if slug := book.numbers.get(term.chapter):
-            title = f"{term.chapter.lstrip('0')} · {markup.escape(book.contents[slug][language])}"
-            meaning += f' <a href="{slug}.html">{title}</a>'
-        heading = " ".join([f"<b>{markup.escape(word_here)}</b>", *translations])
-        entries.append(f'<dt id="{term.id}">{heading}</dt>\n<dd>{meaning}</dd>')
-    title, order = text_in(language, "terms.title"), text_in(language, "terms.sorted-by")
-    if glossary.elsewhere:
-        order += f' <a href="#{OTHERS}">{text_in(language, "terms.others")}</a>'
-    listed = [f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>"]
-    return "\n".join([*listed, *(_others(language, glossary, in_order) if glossary.elsewhere else ()), ""])
-
-
-def _others(language: str, glossary: Glossary, in_order: list[Term]) -> Iterator[str]:
-    """Yield the table of what other texts call the terms; a narrow page shows each row as a list."""
-    names = {column: markup.escape(text_in(language, f"terms.{column}")) for column in ("here", "english", *ELSEWHERE)}
-    if language == FIRST:
-        del names["english"]
-    title, lead = (markup.escape(text_in(language, f"terms.{key}")) for key in ("others", "others-lead"))
-    yield f'<h2 id="{OTHERS}">{title}</h2><p>{lead}</p><table class="others" role="table"><thead><tr role="row">'
-    yield "".join(f'<th role="columnheader" scope="col">{name}</th>' for name in names.values())
-    yield "</tr></thead><tbody>"
-    for term in in_order:
-        if term.id not in glossary.elsewhere:
-            continue
-        word = f'<a href="#{term.id}">{markup.escape(term.called(language)[0])}</a>'
-        cells = []
-        for column, words in ({"english": term.en[0]} | glossary.elsewhere[term.id]).items():
-            if column in names:
-                tongue = only(ELSEWHERE.get(column, FIRST), html_language)
-                shown_words = f'<span lang="{tongue}">{markup.escape(words)}</span>' if words else "–"
-                lacking = "" if words else ' class="none"'
-                cells.append(f'<td role="cell" data-from="{names[column]}"{lacking}>{shown_words}</td>')
-        yield f'<tr role="row"><th role="rowheader" scope="row">{word}</th>{"".join(cells)}</tr>'
-    yield "</tbody></table>"
+    glossary = Glossary(book.terms)
+    return FRAME.get_template("glossary.html").render(
+        book=book,
+        language=language,
+        languages=LANGUAGES,
+        terms=sorted(filter(lambda term: term.means, glossary.terms), key=_order(language)),
+        elsewhere=glossary.elsewhere,
+        columns=[*ELSEWHERE] if language == FIRST else ["english", *ELSEWHERE],
+        texts=ELSEWHERE,
+        others=OTHERS,
+        shown=shown,
+        say=lambda key: text_in(language, f"terms.{key}"),
+        lang=lambda name: only(name, html_language),
+    )
 
 
 def elsewhere(glossary: Glossary, term: Term) -> str:

@@ -9,7 +9,7 @@ Each public name has a module of its own; start with ``predict``::
     tradeoff   steps against examples, with sliders
     hand       pictures that answer to the hand: ``bubbles``, ``wires``, ``story``; ``divide`` is one, too
     divide     a model divided over GPUs, with sliders
-    recorded   a kept result of a package that is missing here
+    recorded   a kept result of what is missing here: a package, or emulated hosts
 
 ``predict_page`` decides which guesses are accepted and shows the question without a kernel, ``fields`` with one;
 ``predict`` shows the answer. ``shown`` decides which values display themselves, and how one run is shown in all

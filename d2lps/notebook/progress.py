@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from d2lps.messages import html_language, language, said, text
 from d2lps.notebook import kept
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, chapter_module, chosen, tables
+from d2lps.notebook.grading.course import (
+    CHAPTERS,
+    OWN,
+    ExerciseError,
+    all_texts,
+    chapter_module,
+    chosen,
+    number,
+    tables,
+)
 from d2lps.view.drawing.course_map import Mark, Stop, stops_of
 from d2lps.view.drawing.course_map import course_map as drawn
 from d2lps.view.player import Player, watch
@@ -102,20 +111,24 @@ class Progress:
         self.chapters, self.titles, self.ended, self._here = chapters, titles, ended or {}, here
 
     def __repr__(self) -> str:
-        return "\n".join([self._sum(), *map(self._line, CourseMap().stops())])
+        own = [self.titles[OWN] + self._days(OWN)] if OWN in self.titles else []
+        return "\n".join([self._sum(), *map(self._line, CourseMap().stops()), *own])
 
     def _sum(self) -> str:
         passed, exercises = _count([day for exercises in self.chapters.values() for day in exercises.values()])
         return text("progress.all", passed=passed, exercises=exercises)
 
     def _line(self, stop: Stop) -> str:
-        marks = [text("map.ended")] * (stop.slug in self.ended)
-        marks += [f"{_mark(day)} {id}" for id, day in self.chapters.get(stop.slug, {}).items()]
-        return line(stop) + (text("predict.colon") + "   ".join(marks) if marks else "")
+        return line(stop) + self._days(stop.slug)
+
+    def _days(self, slug: str) -> str:
+        marks = [text("map.ended")] * (slug in self.ended)
+        marks += [f"{_mark(day)} {id}" for id, day in self.chapters.get(slug, {}).items()]
+        return text("predict.colon") + "   ".join(marks) if marks else ""
 
     def _marks(self) -> dict[str, Mark]:
         marks = {}
-        for slug in {*self.ended, *self.chapters}:
+        for slug in {*self.ended, *self.chapters} - {OWN}:
             passed, exercises = _count(self.chapters.get(slug, {}).values())
             words = [text("map.ended")] * (slug in self.ended)
             words += [text("map.solved", passed=passed, exercises=exercises)] * bool(passed)
@@ -172,16 +185,15 @@ def progress(here: str = "") -> Progress:
         raise ExerciseError("no-chapter", chapter=repr(here), chapters=", ".join(slugs.values()))
     if here and _day("ended", slugs[here]) is None:
         kept.keep("ended", slugs[here], {"day": date.today().isoformat()})
-    titles, chapters = {}, {}
     entries: Any = tables(CHAPTERS / "toc.toml")["chapter"]
-    for entry in chosen(entries):
-        slug = entry["slug"]
+    titles = {entry["slug"]: f"{number(entry['slug'])} {said(entry['title'].__getitem__)}" for entry in chosen(entries)}
+    titles |= {OWN: text("book.own")}
+    chapters: dict[str, dict[str, str | None]] = {}
+    for slug in titles:
         days = {id: _day("passed", id) for id, texts in exercises.items() if texts.folder.name == slug}
-        if days:  # an appendix has no exercises
-            titles[slug] = f"{slug.partition('-')[0]} {said(entry['title'].__getitem__)}"
-            chapters[slug] = days
+        chapters |= {slug: days} if days else {}  # an appendix has no exercises
     ended = {slug: day for slug in slugs.values() if (day := _day("ended", slug))}
-    return Progress(chapters, titles, ended, here)
+    return Progress(chapters, {slug: titles[slug] for slug in chapters}, ended, here)
 
 
 def _count(days: Iterable[str | None]) -> tuple[int, int]:

@@ -1,6 +1,7 @@
-"""Results that were recorded with a package that not every machine can have, and are shown where it is missing.
+"""Results that were recorded with what not every machine can have, and are shown where it is missing.
 
-``python -m course.site record 04`` runs the notebook of a chapter and writes ``recorded.json`` in the chapter's folder.
+That is a package, or the emulation of hosts (``d2lps.cluster``), for which Linux is needed. ``make record
+CHAPTER=04`` runs the notebook of a chapter and writes ``recorded.json`` in the chapter's folder.
 """
 
 import json
@@ -11,30 +12,34 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from d2lps.messages import text
+from d2lps.messages import language, text, unmarked
 from d2lps.messages.raised import Brief
+from d2lps.messages.spoken import VARIABLE
 from d2lps.notebook.grading.course import CHAPTERS
 
 FILE = "recorded.json"
+EMULATION = "emulation"  # needed where it is no package
 ALWAYS = ("numpy", "torch")  # packages whose versions are recorded beside that of the package itself
 
-_found: dict[str, Any] = {}  # package → the result of this program
+ABOUT = ("day", "machine", "versions")
+
+_found: dict[str, Any] = {}  # what was needed, and the cell if it has one → the result of this program
 
 
 class NotRecorded(Brief, ValueError):
-    """A package is missing here, and no chapter has a recorded result for it."""
+    """A package, or the emulation of hosts, is missing here, and no chapter has a recorded result for it."""
 
 
-def recorded(package: str, found: Any = None) -> Any:
-    """Return a result that needs a package, or the recorded one if the package is missing here.
+def recorded(needed: str, found: Any = None, cell: str = "") -> Any:
+    """Return a result that needs a package or emulated hosts, or the recorded one if these are missing here.
 
-    The recorded result comes with a printed sentence, which says when it was recorded, with which versions, and how to
-    run it here.
+    The recorded result comes with a printed sentence, which says when it was recorded, on which machine, and with which
+    versions; if a package is missing, also how to run it here.
 
     Args:
-        package: The package, which is also the name of an extra of d2lps, such as ``"mxnet"``.
-        found: The result of a run on this machine, made of lists, dicts, numbers and texts; None if the package is
-            missing.
+        needed: The package, which is also the name of an extra of d2lps, such as ``"mxnet"``; or ``"emulation"``.
+        found: The result of a run on this machine, made of lists, dicts, numbers and texts; None if there can be none.
+        cell: The cell of a chapter with several results.
 
     Returns:
         ``found``, unless it is None.
@@ -47,15 +52,18 @@ def recorded(package: str, found: Any = None) -> Any:
         >>> recorded("mxnet", {"seconds": 0.5})
         {'seconds': 0.5}
     """
+    name = f"{needed}/{cell}".strip("/")
     if found is not None:
-        _found[package] = found
+        _found[name] = found
         return found
+    kind = needed if needed == EMULATION else "package"
+    values = {"package": needed, "command": f"pip install -e '.[course,{needed}]'"}
     for file in sorted(CHAPTERS.glob(f"*/{FILE}")):
-        if kept := json.loads(file.read_text("utf-8")).get(package):
-            about = {"package": package, **{name: kept[name] for name in ("day", "machine", "versions")}}
-            print(text("extras.recorded", **about, command=f"pip install -e '.[course,{package}]'"))
-            return kept["found"]
-    raise NotRecorded(text("extras.not-recorded", package=package, command=f"pip install -e '.[course,{package}]'"))
+        if kept := json.loads(file.read_text("utf-8")).get(name):
+            print(text(f"extras.{kind}-recorded", **values, **{what: kept[what] for what in ABOUT}))
+            # Sentences are recorded in all languages.
+            return kept["found"] if os.environ.get(VARIABLE) else unmarked(kept["found"], language())
+    raise NotRecorded(text(f"extras.{kind}-not-recorded", **values))
 
 
 def write(folder: str) -> None:
@@ -64,9 +72,10 @@ def write(folder: str) -> None:
         return
     machine = f"{os.cpu_count()} × {platform.machine()}, {platform.system()}"
     results = {}
-    for package, found in _found.items():
-        names = dict.fromkeys((package, *ALWAYS))
-        versions = ", ".join(f"{name} {version(name)}" for name in names)
-        about = {"day": date.today().isoformat(), "machine": machine}
-        results[package] = about | {"versions": f"{versions}, Python {platform.python_version()}", "found": found}
+    for name, found in _found.items():
+        package = name.partition("/")[0]
+        packages = dict.fromkeys([package, *ALWAYS] if package != EMULATION else ALWAYS)
+        versions = ", ".join(f"{each} {version(each)}" for each in packages)
+        about = date.today().isoformat(), machine, f"{versions}, Python {platform.python_version()}"
+        results[name] = dict(zip(ABOUT, about, strict=True)) | {"found": found}
     (Path(folder) / FILE).write_text(json.dumps(results, ensure_ascii=False) + "\n", "utf-8")

@@ -565,8 +565,8 @@ def test_hints_are_counted_where_they_were_kept_and_else_in_the_outputs(tmp_path
 
 @pytest.mark.parametrize("written", ['["trace","{}"]', '["plan",1]', "{}", '["x"]', '["d",1]', '["t",{"a":1}]', "[[]]"])
 def test_what_is_no_value_is_not_read(written):
-    with pytest.raises(values.Unreadable):
-        values.loads(written)
+    with pytest.raises((ValueError, TypeError)):
+        values.read(json.loads(written))
 
 
 PRIME = 2**61 - 1  # hash(n) is n modulo it
@@ -589,13 +589,13 @@ COLLIDING = {
 )  # fmt: skip
 def test_value_that_takes_long_to_read_is_not_read(written):
     with pytest.raises(values.Unreadable):
-        values.loads(written)
+        values.read(json.loads(written))
 
 
 def test_large_value_is_read():
     members = {(number, Fraction(number, 7), f"gpu{number}") for number in range(2_000)}
     for value in (members, dict.fromkeys(members, 1j), [*range(100_000)], {-1, -2, *range(99)}):
-        assert values.loads(values.dumps(value)) == value
+        assert values.read(json.loads(values.ENCODE(values.written(value)))) == value
 
 
 def test_a_learners_helper_comes_before_the_lessons():

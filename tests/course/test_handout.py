@@ -11,12 +11,14 @@ import tomllib
 import zipfile
 
 import pytest
+from helpers import workspaces
 from helpers.classes import hand_in, notebook, solving
 from helpers.classes import told as reported
 from helpers.small_site import bare
 
 import d2lps
 from course import handout
+from course.book.__main__ import main as book_main
 from course.book.findings import BookError
 from course.book.library import Book
 from course.site import browser, proof, pyodide
@@ -392,7 +394,12 @@ def test_exercise_of_ones_own_goes_from_the_template_to_the_grade(ours, tmp_path
     [
         ('title = "The bytes that a ring sends"', "", "`title` is missing"),
         ('title = "The bytes that a ring sends"', "title = 3", "`title` is no text"),
-        ('title = "The bytes that a ring sends"', 'title = { fr = "Octets" }', "`title` is no text"),
+        ('title = "The bytes that a ring sends"', "title = { en = 3 }", "`title` is no text"),
+        (
+            'title = "The bytes that a ring sends"',
+            'title = { en = "Bytes", fr = "Octets" }',
+            "`title` is in the language `fr`, which the course does not have; it has en, vi, zh",
+        ),
         ("def ring_bytes(n, nbytes):\n    return None", "def ring(n):\n    return None", "no function `ring_bytes`"),
         (
             "given = [1, 100]",
@@ -411,6 +418,21 @@ def test_fault_of_an_own_exercise_is_told_in_a_sentence(ours, old, new, sentence
     ours.write_text(source.replace(old, new), "utf-8")
     with pytest.raises(ExerciseError, match=re.escape(sentence)):
         all_texts()
+
+
+def test_jupyterlab_does_not_start_with_a_faulty_own_exercise_and_names_the_fault(ours, capsys):
+    ours.write_text(ours.read_text("utf-8").replace("minutes = 10", ""), "utf-8")
+    assert book_main(["lab", "--no-start"]) == 1
+    assert "ring-bytes.toml is not an exercise: `minutes` is missing" in capsys.readouterr().err
+
+
+def test_progress_lists_own_exercises_after_the_chapters(ours, tmp_path, monkeypatch):
+    workspaces.enter(tmp_path / "course", monkeypatch)
+    assert repr(d2lps.progress()).splitlines()[-1] == "Exercises of your course: – ring-bytes"
+    assert d2lps.check_exercise("ring-bytes", all_texts()["ring-bytes"].solution()).passed
+    shown = d2lps.progress()
+    assert repr(shown).splitlines()[-1] == "Exercises of your course: ✓ ring-bytes"
+    assert "Exercises of your course</th>" in shown._repr_html_()
 
 
 def test_own_exercise_whose_solution_is_wrong_or_would_stay_is_not_handed_out(ours):

@@ -7,13 +7,22 @@ from importlib.metadata import version
 
 import pytest
 import torch
+from helpers.outputs import foreign, seen
 from matplotlib import pyplot
 
 import d2lps
-from d2lps.messages import LANGUAGES, speak
+from course.site import execute
+from d2lps.messages import LANGUAGES, speak, text_in
 from d2lps.notebook import d2l_compat, recorded
 from d2lps.notebook.grading.course import CHAPTERS
 from d2lps.notebook.plots import as_html
+
+# As on macOS: the programs are missing.
+NO_HOSTS = """
+import os as _os
+from d2lps.cluster import emulation as _emulation
+_emulation.TOOLS, _os.environ["PATH"] = ("no-such-program",), ""
+"""
 
 
 def test_a_result_of_this_machine_is_the_result_and_says_nothing(capsys):
@@ -36,6 +45,25 @@ def test_without_mxnet_chapter_04_shows_recorded_results_with_their_source(langu
 def test_a_result_without_a_record_is_refused():
     with pytest.raises(recorded.NotRecorded, match="caffe is not installed here, and no result was kept: pip install"):
         d2lps.recorded("caffe")
+    with pytest.raises(recorded.NotRecorded, match="No hosts are emulated here, and no result was kept: run this on"):
+        d2lps.recorded("emulation", cell="nowhere")
+
+
+@pytest.mark.timeout(400)
+def test_chapter_03_shows_recorded_measurements_where_no_hosts_can_be_emulated(monkeypatch):
+    """Each cell that needs hosts says so in each language, and shows a result of today's shape."""
+    monkeypatch.setattr(execute, "FIRST", execute.FIRST + NO_HOSTS)
+    folder = CHAPTERS / "03-many-machines"
+    kept = json.loads((folder / "recorded.json").read_text("utf-8"))
+    assert len({(entry["day"], entry["machine"], entry["versions"]) for entry in kept.values()}) == 1
+    about = {name: next(iter(kept.values()))[name] for name in ("day", "machine", "versions")}
+    for language, book in execute.execute(folder, seconds=300).items():
+        assert foreign(book, language) == []
+        said, shown = text_in(language, "extras.emulation-recorded", **about), dict(seen(book))
+        assert {f"emulation/{id}" for id, words in shown.items() if said in words} == {*kept}
+        assert not [id for id in ("no-servers", "levels", "slow-host", "slow-server", "go-on") if "–" in shown[id]]
+        assert f"{kept['emulation/ping']['found']:.1f} MB/s" in shown["ping"] and "host2" in shown["lost"]
+    assert sum(path.stat().st_size for path in CHAPTERS.glob("*/recorded.json")) < 150_000
 
 
 def test_a_recorded_result_is_shown_later(tmp_path, monkeypatch, capsys):

@@ -129,7 +129,7 @@ class Texts:
         file = self.folder / "solutions.py"
         if not file.is_file():
             raise ExerciseError("no-solution", id=repr(self.id))
-        return _loaded(f"solutions_of_{self.folder.name}", file)
+        return loaded(f"solutions_of_{self.folder.name}", file)
 
     def solution(self) -> Callable:
         """Return the function that solves the exercise."""
@@ -205,7 +205,7 @@ def _own_texts() -> dict[str, OwnTexts]:
     return found
 
 
-def _loaded(name: str, file: Path) -> dict[str, object]:
+def loaded(name: str, file: Path) -> dict[str, object]:
     """Run a file as a module of its own, and return its names."""
     spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
@@ -216,7 +216,7 @@ def _loaded(name: str, file: Path) -> dict[str, object]:
 @lru_cache
 def _cases(file: Path, changed: int) -> dict[str, Sequence]:
     """Return exercise → further cases, from a file of a teacher, which may import the chapter's own grader."""
-    return dict(_loaded(f"variants_of_{file.stem}", file)["CASES"])
+    return dict(loaded(f"variants_of_{file.stem}", file)["CASES"])
 
 
 def variants() -> dict[str, Sequence]:

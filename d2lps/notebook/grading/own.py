@@ -104,7 +104,9 @@ def _faults(id: str, table: dict) -> Iterator[str]:
     texts |= {f"hints, {at}": hint for at, hint in enumerate(table.get("hints", ()), 1)}
     for name, value in texts.items():
         given = value if isinstance(value, dict) else {LANGUAGES[0]: value}
-        if not given or not all(language in LANGUAGES and isinstance(said, str) for language, said in given.items()):
+        for language in given.keys() - {*LANGUAGES}:
+            yield text("checks.own-language", name=name, language=language, languages=", ".join(LANGUAGES))
+        if not given or not all(isinstance(said, str) for said in given.values()):
             yield text("checks.own-text", name=name)
     names = _parameters(id, table["stub"])
     if names is None:

@@ -3,8 +3,8 @@
 import pytest
 from helpers import browser as browsers
 
-from course.site import show
 from course.site.front import FRAME, THEME
+from course.site.pages import show_button
 from d2lps.messages import LANGUAGES, sentences
 
 chromium, new_page = browsers.chromium, browsers.new_page
@@ -24,12 +24,12 @@ BODY = f"""<h1>1. Rings</h1>{{button}}<div class="cell"><pre class="code">c</pre
 def site(tmp_path):
     """Write a page in each language."""
     (tmp_path / "_static").mkdir()
-    for name in ("book.css", show.LOOK, show.SCRIPT):
+    for name in ("book.css", "show.css", "show.js"):
         (tmp_path / "_static" / name).write_bytes((THEME / name).read_bytes())
     for language in LANGUAGES:
         frame = FRAME.get_template("page.html").render(
-            lang=language, up="../", body=BODY.format(button=show.button(language)), w={},
-            looks=["book.css", show.LOOK], scripts=[f"../_static/{show.SCRIPT}"],
+            lang=language, up="../", body=BODY.format(button=show_button(language)), w={},
+            looks=["book.css", "show.css"], scripts=["../_static/show.js"],
         )  # fmt: skip
         (tmp_path / f"{language}").mkdir()
         (tmp_path / language / "page.html").write_text(frame, "utf-8")
