@@ -249,7 +249,7 @@ def report(
     columns: dict[str, list[str | None]] = {}
     for row in found["rows"]:
         measured, error = row["measured_bytes_per_second"], row["error"]
-        cells = {"size": show_size(row["bytes"])}
+        cells: dict[str, str | None] = {"size": show_size(row["bytes"])}
         cells |= {name: str(Bandwidth(rate)) for name, rate in row["predicted_bytes_per_second"].items()}
         cells |= {"measured": str(Bandwidth(measured)) if measured else None, "chosen": row["chosen"]}
         for name, cell in (cells | {"error": None if error is None else f"{error:+.0%}"}).items():

@@ -51,8 +51,8 @@ def main(arguments: list[str]) -> int:
     if parser.parse_args(arguments).json:
         findings = examine()
         mend = any(finding.well is False for finding in findings)
-        found = {"schema": SCHEMA, "well": not mend, "findings": [finding._asdict() for finding in findings]}
-        print(json.dumps(found, indent=1))
+        printed = {"schema": SCHEMA, "well": not mend, "findings": [finding._asdict() for finding in findings]}
+        print(json.dumps(printed, indent=1))
         return int(mend)
     mend = False
     for what, found, well, advice in _look(sys.stderr.isatty()):
