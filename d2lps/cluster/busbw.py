@@ -6,13 +6,14 @@ the halves of the all-reduces: by the same rings, in half the time.
 """
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lps.algorithms import all_to_all, broadcast, double_tree, rail_rings, rail_wise, ring, sharded
 from d2lps.messages import text, why
@@ -34,6 +35,7 @@ PROTOCOLS = "LL LL128 Simple".split()
 ABOUT = 0.003  # by which busbw ÷ algbw, as printed, may differ from the factor of a collective
 HALVES = "all_gather", "reduce_scatter"  # of an all-reduce
 COLLECTIVES = ("all_reduce", *HALVES, "all_to_all", "broadcast")
+SCHEMA = 1  # the version of --json: it grows when a field is renamed or removed, or has another unit
 CHUNKS = 64  # of a broadcast along a chain
 WIDTHS = {"int8": 1, "uint8": 1, "half": 2, "bfloat16": 2, "double": 8, "int64": 8, "uint64": 8}  # bytes; of others: 4
 
@@ -172,10 +174,10 @@ def plans_of(collective: str, groups: list[list[str]]) -> dict[str, Plan]:
     return plans if collective in HALVES else plans | {"trees": double_tree(gpus)}
 
 
-def report(
+def compare(
     printed: str, hosts: int | None = None, nic: "str | Bandwidth | None" = None, collective: str | None = None
-) -> tuple[str, Table]:
-    """Return a line that describes the cluster, and the table of bus bandwidths.
+) -> dict[str, Any]:
+    """Return everything that is printed as numbers, for programs; ``busbw.schema.json`` describes it.
 
     Args:
         printed: The outputs that :func:`read` and :func:`host_in` read.
@@ -210,33 +212,80 @@ def report(
     takes = {name: (scale * each, way * min(scale, 1)) for name, (each, way) in takes.items()}
     alike = {"Ring": "rail_rings" if hosts > 1 else "ring", "Tree": "trees"}
     only = "direct" if collective == "all_to_all" else ""  # which NCCL does not choose
-    columns: dict[str, list[str | None]] = {name: [] for name in ("size", *takes, "measured", "chosen", "error")}
+    rows: list[dict[str, Any]] = []
     for size in sorted({*tested.bands, *tested.chosen}) or SIZES:
         rates = {name: Bandwidth(factor * size / (size * each + way)) for name, (each, way) in takes.items()}
         chosen, (_, measured) = tested.chosen.get(size), tested.bands.get(size, (0, 0))
         near = rates.get(alike.get((chosen or "").partition(",")[0], only))
-        row = {name: str(rate) for name, rate in rates.items()} | {"size": show_size(size), "chosen": chosen}
-        row["measured"] = str(Bandwidth(1e9 * measured)) if measured else None
-        row["error"] = f"{near / 1e9 / measured - 1:+.0%}" if near and measured else None
-        for name, cells in columns.items():
-            cells.append(row[name])
-    columns = {name: cells for name, cells in columns.items() if any(cells)}
+        row = {"bytes": size, "predicted_bytes_per_second": {name: float(rate) for name, rate in rates.items()}}
+        row |= {"measured_bytes_per_second": 1e9 * measured if measured else None, "chosen": chosen}
+        rows.append(row | {"error": near / 1e9 / measured - 1 if near and measured else None})
     inside = max(link.capacity for link in place.leaving(gpus[0]) if hosts == 1 or link.dst.startswith("host0/"))
-    outside = f"{len({*place.nics.values()}) // hosts} × {card}" if hosts > 1 else "–"
-    line = text("busbw.line", hosts=hosts, gpus=len(groups[0]), inside=Bandwidth(inside), outside=outside)
-    line = f"{collective}, {line}" if collective != COLLECTIVES[0] else line
+    return {
+        "schema": SCHEMA,
+        "collective": collective,
+        "hosts": hosts,
+        "gpus_per_host": len(groups[0]),
+        "inside_bytes_per_second": float(inside),
+        "cards_per_host": len({*place.nics.values()}) // hosts if hosts > 1 else None,
+        "card_bytes_per_second": float(card) if hosts > 1 else None,
+        "assumed": _assumed(printed, nic),
+        "rows": rows,
+    }
+
+
+def report(
+    printed: str, hosts: int | None = None, nic: "str | Bandwidth | None" = None, collective: str | None = None
+) -> tuple[str, Table]:
+    """Return a line that describes the cluster, and the table of bus bandwidths.
+
+    Args:
+        printed, hosts, nic, collective: As for :func:`compare`.
+
+    Raises:
+        TopologyError: As :func:`compare` does.
+    """
+    found = compare(printed, hosts, nic, collective)
+    columns: dict[str, list[str | None]] = {}
+    for row in found["rows"]:
+        measured, error = row["measured_bytes_per_second"], row["error"]
+        cells: dict[str, str | None] = {"size": show_size(row["bytes"])}
+        cells |= {name: str(Bandwidth(rate)) for name, rate in row["predicted_bytes_per_second"].items()}
+        cells |= {"measured": str(Bandwidth(measured)) if measured else None, "chosen": row["chosen"]}
+        for name, cell in (cells | {"error": None if error is None else f"{error:+.0%}"}).items():
+            columns.setdefault(name, []).append(cell)
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    card = found["card_bytes_per_second"]
+    outside = f"{found['cards_per_host']} × {Bandwidth(card)}" if card else "–"
+    inside = Bandwidth(found["inside_bytes_per_second"])
+    line = text("busbw.line", hosts=found["hosts"], gpus=found["gpus_per_host"], inside=inside, outside=outside)
+    line = f"{found['collective']}, {line}" if found["collective"] != COLLECTIVES[0] else line
     return line, table(*columns, rows=zip(*columns.values(), strict=True))
 
 
-def assumed(printed: str, nic: "str | Bandwidth | None" = None) -> Table | None:
-    """Return what a prediction assumes because no topology is given; None if one is."""
+def _assumed(printed: str, nic: "str | Bandwidth | None") -> dict[str, float]:
+    """Return what a prediction assumes because no topology is given; nothing if one is."""
     if host_in(printed)[0] is not None:
-        return None
+        return {}
     given = max(read(printed).gpus.values(), default=0)
+    return {
+        **({} if given else {"gpus_per_host": 8}),
+        "inside_bytes_per_second": float(bandwidth(NVLINKS)),
+        **({} if nic else {"card_bytes_per_second": float(bandwidth(NIC))}),
+        "inside_latency_seconds": INSIDE,
+        "outside_latency_seconds": ACROSS,
+    }
+
+
+def assumed(printed: str, nic: "str | Bandwidth | None" = None) -> Table | None:
+    """Return what a prediction assumes because no topology is given as a table; None if one is."""
+    found = _assumed(printed, nic)
+    if not found:
+        return None
     rows: list[tuple[str, object]] = [
-        (text("busbw.gpus"), 8 if not given else None),
-        (text("busbw.inside"), NVLINKS),
-        (text("busbw.card"), None if nic else NIC),
+        (text("busbw.gpus"), found.get("gpus_per_host")),
+        (text("busbw.inside"), Bandwidth(found["inside_bytes_per_second"])),
+        (text("busbw.card"), Bandwidth(found["card_bytes_per_second"]) if "card_bytes_per_second" in found else None),
         (text("busbw.latency"), f"{show_seconds(INSIDE)}, {show_seconds(ACROSS)}"),
     ]
     return table("assumed", "value", rows=[(what, str(value)) for what, value in rows if value is not None])
@@ -253,6 +302,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--nic", help='such as "25 GB/s"; if left out, that of NCCL_TOPO_DUMP_FILE, or 50 GB/s')
     of_test = "of the output; if left out, as the output or the name of its file says, or all_reduce"
     parser.add_argument("--collective", choices=COLLECTIVES, help=of_test)
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(arguments)
     try:
         texts = {file: file.read_text("utf-8", "replace") for file in options.files}
@@ -262,6 +312,9 @@ def main(arguments: list[str]) -> int:
         printed = "\n".join(texts.values())
         named = {_spelled(word) for file in texts for word in _PROGRAM.findall(file.name)}
         collective = options.collective or (named.pop() if len(named) == 1 else None)
+        if options.json:
+            print(json.dumps(compare(printed, options.hosts, options.nic, collective)))
+            return 0
         print(*report(printed, options.hosts, options.nic, collective), sep="\n")
         if assumptions := assumed(printed, options.nic):
             print("", assumptions, sep="\n")

@@ -24,6 +24,7 @@ from d2lps.topology import local
 FILES = 1024  # open files, a shell's usual limit: sockets to the ranks of a few hosts, libraries, data
 TESTED = range(11, 15)  # of the Pythons 3.x
 INFINIBAND = Path("/sys/class/infiniband")
+SCHEMA = 1  # the version of --json, which doctor.schema.json describes
 SECONDS = 10.0  # that a command may take
 SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory between ranks
 
@@ -49,8 +50,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the findings for programs")
     if parser.parse_args(arguments).json:
         findings = examine()
-        print(json.dumps([finding._asdict() for finding in findings], indent=1))
-        return int(any(finding.well is False for finding in findings))
+        mend = any(finding.well is False for finding in findings)
+        printed = {"schema": SCHEMA, "well": not mend, "findings": [finding._asdict() for finding in findings]}
+        print(json.dumps(printed, indent=1))
+        return int(mend)
     mend = False
     for what, found, well, advice in _look(sys.stderr.isatty()):
         state = {True: "ok  ", False: "mend", None: "?   "}[well]

@@ -1,15 +1,15 @@
 """The fastest layout of a model that fits on given GPUs, with the reason and an interval of speed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from d2lps.messages import text
 from d2lps.scaling.gpu import Gpu
 from d2lps.scaling.interval import spread
-from d2lps.scaling.layout import Layout, kept, layers_in, read
-from d2lps.scaling.prediction import CAUSES, Habits, Prediction, asked, attention, share_of, whole_batch
+from d2lps.scaling.layout import Layout, check, kept, layers_in, read
+from d2lps.scaling.prediction import CAUSES, Habits, Prediction, asked, share_of, whole_batch
 from d2lps.scaling.speed import step
 from d2lps.scaling.transformer import ScalingError, Transformer, require_count, require_divides
 from d2lps.units import show_seconds, show_size
@@ -35,6 +35,7 @@ class Choice(Prediction):
             ``parts`` and the bytes of their fullest GPU, five in all. If there is a measured layout, it comes first.
         shapes, alike: The number of shapes that fit, and of those whose times the model cannot tell from the fastest.
         left_out: One sentence on the layouts that were not tried, or none.
+        times: The seconds of the fastest layout of each shape.
     """
 
     reason: str = ""
@@ -42,6 +43,20 @@ class Choice(Prediction):
     shapes: int = 0
     alike: int = 0
     left_out: str = ""
+    times: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False)
+
+    def place(self, layout: Layout) -> int:
+        """Return the place of a layout's shape: those whose times the model cannot tell apart share one.
+
+        Args:
+            layout: Whose shape is meant.
+
+        Returns:
+            One more than the number of shapes that are faster by more than ``spread.near``; 0 if the shape does not
+                fit.
+        """
+        own = self.times.get(_shape(layout))
+        return 0 if own is None else 1 + sum(other * self.spread.near < own for other in self.times.values())
 
     def ranking(self) -> Table:
         """Return the ranked list as a table: layout, seconds, memory, and what takes most besides matrices."""
@@ -85,6 +100,9 @@ def parallelize(
     like: str | None = None,
     room: float | None = None,
     freed: bool | None = None,
+    stage: int | None = None,
+    recompute: str | None = None,
+    sequence: bool = True,
 ) -> Choice:
     """Choose how to divide a model and its batch over GPUs, by closed forms.
 
@@ -94,7 +112,7 @@ def parallelize(
         memory: Bytes of a GPU such as ``"80 GB"``; those of ``gpu`` if left out.
         batch: Sequences of a step; about 4 million tokens if left out.
         gpu: ``"a100"``, ``"h100"``, another name of ``GPUS``, or another data sheet.
-        tensor, pipeline: Sizes that are not to be chosen.
+        tensor, pipeline, stage, recompute: What is not to be chosen, such as the ZeRO stage of your framework.
         context: Tokens of a sequence; those of the model if left out.
         network: A GPU's rate to other nodes, such as ``"400 Gbit/s"``; that of ``gpu`` if left out.
         precision: As for :func:`memory`: ``"bf16"`` keeps gradients in 32 bits, as most trainings do; ``"mixed"``, in
@@ -106,6 +124,7 @@ def parallelize(
             ``freed``, and attention is theirs.
         room: The share of the memory that may be used; 0.9 if left out, and 0.97 with ``like``.
         freed: Whether a stage of a pipeline frees its result as soon as that is sent.
+        sequence: Whether the GPUs that share matrices also divide the activations between these.
 
     Returns:
         The fastest layout that fits; of those that are predicted alike, the simplest. It has the ``reason``, a
@@ -119,14 +138,15 @@ def parallelize(
     Example:
         >>> choice = parallelize("llama3-70b", gpus=128, gpu="h100", batch=256)
         >>> print(choice.layout, choice.alike)
-        t4.p4.c2.d4.v4.b1.z1.none 3
+        t4.p4.c2.d4.v4.b1.z1.none 1
     """
     require_count("gpus", gpus)
     common = asked(model, gpu, memory, context, network, per_node, precision, like, room, fused_swiglu, freed)
     described, sheet, habits = common
     batch = whole_batch(described, gpus, batch)
     _require_fixed(described, gpus, per_node, tensor, pipeline)
-    more: dict[str, Any] = {"per_node": per_node, "precision": precision, "attention": attention(habits, sheet)}
+    check(described, Layout(stage=stage or 0, recompute=recompute or "none"))
+    more: dict[str, Any] = {"per_node": per_node, "precision": precision} | habits.speed(sheet)
     share, ran = None, None
     if measured:
         which, took = measured
@@ -135,7 +155,9 @@ def parallelize(
         share = share_of(described, sheet, ran, took, **more)
     sizes = {
         layout: sum(kept(described, layout, precision).values())
-        for layout in _layouts(described, gpus, per_node, batch, habits.fused_swiglu, habits.freed)
+        for layout in _layouts(
+            described, gpus, per_node, batch, habits.fused_swiglu, habits.freed, stage, recompute, sequence
+        )
         if layout.tensor == (tensor or layout.tensor) and layout.pipeline == (pipeline or layout.pipeline)
     }
     if not sizes:
@@ -163,7 +185,13 @@ def parallelize(
     left_out = _left_out(described, gpus, per_node, sizes, habits, free)
     found = Prediction(described, sheet, chosen, parts[chosen], precision, per_node, share, habits)
     return Choice(
-        **vars(found), reason=reason, ranked=tuple(ranked), shapes=len(shapes), alike=len(equal), left_out=left_out
+        **vars(found),
+        reason=reason,
+        ranked=tuple(ranked),
+        shapes=len(shapes),
+        alike=len(equal),
+        left_out=left_out,
+        times={shape: times[layout] for shape, layout in shapes.items()},
     )
 
 
@@ -199,9 +227,18 @@ def _require_fixed(model: Transformer, gpus: int, per_node: int, tensor: int | N
 
 
 def _layouts(
-    model: Transformer, gpus: int, per_node: int, batch: int, fused: bool = False, freed: bool = True
+    model: Transformer,
+    gpus: int,
+    per_node: int,
+    batch: int,
+    fused: bool = False,
+    freed: bool = True,
+    stage: int | None = None,
+    recompute: str | None = None,
+    sequence: bool = True,
 ) -> Iterator[Layout]:
     """Yield all layouts that divide the model, the batch and the GPUs."""
+    kinds = (recompute,) if recompute else model.recomputable
     # Interleaved stages need groups of p micro-batches.
     places = range(1, model.layers + 4)
     experts = [2**i for i in range(10) if model.experts % 2**i == 0] if model.experts else [1]
@@ -223,9 +260,10 @@ def _layouts(
                     if rest or not batches:
                         break
                     for chunks in chunkings[p] if batches % p == 0 else (1,):
-                        for recompute in ("none", "full") if model.fused else ("none", "selective", "full"):
-                            for stage in (0,) if data * context == 1 else (1,) if p > 1 else (1, 2, 3):
-                                sizes = (t, p, data, chunks, micro, batches, stage, recompute, True, context, True)
+                        stages = (0,) if data * context == 1 else (1,) if p > 1 else (1, 2, 3)
+                        for kind in kinds:
+                            for zero in stages if stage is None else (stage,):
+                                sizes = (t, p, data, chunks, micro, batches, zero, kind, sequence, context, True)
                                 for expert in (each for each in experts if t * data * context % each == 0):
                                     yield Layout(*sizes, expert, fused, freed)
 

@@ -12,7 +12,7 @@ from d2lps.scaling.gpu import GPUS, Gpu
 from d2lps.scaling.layout import Layout
 from d2lps.scaling.models import MODELS, from_config, read
 from d2lps.scaling.prediction import HABITS, Prediction, predict_step
-from d2lps.scaling.transformer import ScalingError
+from d2lps.scaling.transformer import RECOMPUTE, ScalingError
 from d2lps.schedule import interleaved, one_f_one_b, pipeline
 from d2lps.simulate import cost
 from d2lps.topology import Topology, both_ways
@@ -20,7 +20,9 @@ from d2lps.trace import Trace
 from d2lps.units import Bandwidth, UnitError, bandwidth, meant_size, seconds
 
 OWN = '{"peak": 989e12, "memory": 80e9, "reading": 3.35e12, "inside": 450e9, "outside": 50e9, "fp8": 1979e12}'
+PRECISIONS = ("bf16", "fp8", "mixed", "fp16", "fp8-mixed")
 UNITS = {"memory": "80 GB", "network": "400 Gbit/s"}  # an example of each
+CHOSEN = ("stage", "recompute", "sequence")  # a layout of your own has its own
 OWN_OPTIONS = ("trace", "config", "json", "layout", "keep_results")  # of the command alone
 MOST_STAGES, MOST_TASKS = 16, 4096  # of a trace, so that it can be read
 
@@ -41,10 +43,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--batch", type=_count, help="sequences of a step; about 4 million tokens if left out")
     parser.add_argument("--tensor", type=_count, help="GPUs that share a matrix; chosen if left out")
     parser.add_argument("--pipeline", type=_count, help="stages; chosen if left out")
+    parser.add_argument("--stage", type=int, choices=(0, 1, 2, 3), help="of ZeRO; chosen if left out")
+    parser.add_argument("--recompute", choices=RECOMPUTE, help="chosen if left out")
+    parser.add_argument("--no-sequence", action="store_false", dest="sequence", help="without sequence parallelism")
     parser.add_argument("--context", type=_count, help="tokens of a sequence; those of the model if left out")
     parser.add_argument("--network", help='a GPU\'s rate to other machines, such as "400 Gbit/s"')
     parser.add_argument(
-        "--precision", choices=("bf16", "fp8", "mixed", "fp8-mixed"), default="bf16", help="mixed: 16-bit gradients"
+        "--precision", choices=PRECISIONS, default=PRECISIONS[0], help="mixed, fp16: gradients of 16 bits"
     )
     parser.add_argument("--fused-swiglu", action="store_true", help="save two vectors per perceptron, as xFormers does")
     parser.add_argument("--like", metavar="FRAMEWORK", help=f"{' '.join(HABITS)}: its habits are the defaults")
@@ -92,7 +97,7 @@ def main(arguments: list[str]) -> int:
 
 def _of_layout(layout: str, options: dict) -> Prediction:
     """Return the prediction of a layout; its own letters, not options, say how it divides."""
-    given = {name: options.pop(name) for name in ("tensor", "pipeline", "measured")}
+    given = {name: options.pop(name) for name in ("tensor", "pipeline", "measured", *CHOSEN)}
     if given["measured"]:
         layout, given["measured"] = given["measured"]
     return predict_step(layout=layout, measured=given["measured"], **options)

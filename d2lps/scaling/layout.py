@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 from d2lps.messages import text
 from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, held, require_count, require_divides
 
-# Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight in the first three).
+# Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight in the first five).
+# fp16: Megatron-LM copies its gradients to float32 before the update (its docs: features/dist_optimizer.md).
 PRECISION = {
     "mixed": (2, 2, 12),
     "bf16": (2, 4, 12),
+    "fp16": (2, 2, 16),
     "fp8": (2, 4, 12),
     "fp8-mixed": (2, 2, 12),
     "float32": (4, 4, 8),
@@ -150,7 +152,8 @@ def kept(
     Args:
         model, layout: The model and its division.
         precision: ``"mixed"`` (16 bits and a float32 copy of the weights), ``"bf16"`` (mixed, with gradients in
-            float32, as Megatron-LM and Llama 3), ``"fp8"`` (kept as bf16), ``"fp8-mixed"`` (kept as mixed),
+            float32, as Megatron-LM and Llama 3), ``"fp16"`` (mixed, with gradients that Megatron-LM copies to float32
+            for the update), ``"fp8"`` (kept as bf16), ``"fp8-mixed"`` (kept as mixed),
             ``"float32"`` or ``"pure-bf16"``, all with Adam.
         tokens, precise: As for :meth:`Transformer.activations`.
 

@@ -24,7 +24,7 @@ from d2lps.scaling.ledger import Ledger
 from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.models import MODELS, known
 from d2lps.scaling.speed import bisect, calibrate, step
-from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, require_count
+from d2lps.scaling.transformer import ScalingError, Transformer, require_count
 from d2lps.units import bandwidth, meant_size, show_number, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
@@ -50,18 +50,24 @@ class Habits(NamedTuple):
         room: The share of a GPU's memory that a layout may need; buffers and gaps take the rest.
         fused_swiglu, freed: As for :class:`~d2lps.scaling.Layout`.
         attention: The share of the peak that attention reaches on GPUs with 8-bit products; None for the best kernel.
+        overlapped: As for :func:`~d2lps.scaling.step`.
     """
 
     room: float
     fused_swiglu: bool
     freed: bool
     attention: float | None = None
+    overlapped: bool = False
+
+    def speed(self, gpu: Gpu) -> dict[str, Any]:
+        """Return the options of :func:`~d2lps.scaling.step` that the framework decides, on such GPUs."""
+        return {"attention": self.attention if gpu.fp8 else None, "overlapped": self.overlapped}
 
 
 # A GPU sold with 80 GB has 80 GiB: 97% of 80 · 10⁹ bytes are 90% of these. Megatron-LM frees results that are sent
 # (deallocate_pipeline_outputs) and takes cuDNN's attention; torch.distributed.pipelining keeps results, and torch's
 # attention is FlashAttention-2, which reaches 35% of an H100 (Shah et al., arXiv 2407.08608).
-HABITS = {"megatron": Habits(0.97, True, True), "fsdp": Habits(0.97, True, False, 0.35)}
+HABITS = {"megatron": Habits(0.97, True, True, overlapped=True), "fsdp": Habits(0.97, True, False, 0.35)}
 PLAIN = Habits(0.9, False, True)
 
 
@@ -161,10 +167,8 @@ class Prediction:
         return tuple(sorted(found.values(), key=lambda change: change.duration))
 
     def _step(self, layout: Layout) -> dict[str, float]:
-        way = attention(self.habits, self.gpu)
-        return step(
-            self.model, layout, self.gpu, self.share, per_node=self.per_node, precision=self.precision, attention=way
-        )
+        more: dict[str, Any] = {"per_node": self.per_node, "precision": self.precision}
+        return step(self.model, layout, self.gpu, self.share, **more, **self.habits.speed(self.gpu))
 
     def table(self) -> Table:
         """Return the layout, speed and memory as a table, in the language in force.
@@ -309,11 +313,6 @@ def gpu_name(gpu: Gpu) -> str | None:
     return {each._replace(memory=memory, outside=outside): name for name, each in GPUS.items()}.get(gpu)
 
 
-def attention(habits: Habits, gpu: Gpu) -> float | None:
-    """Return the share of the peak that a framework's attention reaches on a GPU; None for the best kernel."""
-    return habits.attention if gpu.fp8 else None
-
-
 def asked(
     model: "str | Transformer | Module",
     gpu: "str | Gpu",
@@ -399,7 +398,7 @@ def predict_step(
     Example:
         >>> ours = predict_step("llama3-70b", "t8.p4.d4.v1.b1.z1.none", "h100", batch=256)
         >>> print(f"{ours.duration:.2f} s", ours.fits, ours.changes[0].layout)
-        18.29 s True t8.p4.d4.v4.b1.z1.none
+        18.81 s True t8.p2.d8.v1.b1.z1.none
     """
     common = asked(model, gpu, memory, context, network, per_node, precision, like, room, fused_swiglu, freed)
     described, sheet, habits = common
@@ -417,27 +416,16 @@ def predict_step(
         require_count("gpus", gpus)
         own = read(layout, gpus, whole_batch(described, gpus, batch))
         own = own._replace(fused_swiglu=habits.fused_swiglu, freed=habits.freed)
-    share = None
-    if measured is not None:
-        share = share_of(described, sheet, own, measured, per_node, precision, attention(habits, sheet))
-    more: dict[str, Any] = {"per_node": per_node, "precision": precision, "attention": attention(habits, sheet)}
+    more: dict[str, Any] = {"per_node": per_node, "precision": precision} | habits.speed(sheet)
+    share = None if measured is None else share_of(described, sheet, own, measured, **more)
     parts = step(described, own, sheet, share, **more)
     return Prediction(described, sheet, own, parts, precision, per_node, share, habits)
 
 
-def share_of(
-    model: Transformer,
-    gpu: Gpu,
-    layout: Layout,
-    took: float,
-    per_node: int,
-    precision: str,
-    attention: float | None = None,
-) -> float:
+def share_of(model: Transformer, gpu: Gpu, layout: Layout, took: float, **more: Any) -> float:
     """Return the share of the fastest product's rate at which a step of a layout takes the measured seconds."""
 
     def seconds(share: float) -> float:
-        more: dict[str, Any] = {"per_node": per_node, "precision": precision, "attention": attention}
         return sum(step(model, layout, gpu, share, **more).values())
 
     check(model, layout)
@@ -457,9 +445,7 @@ def _changed(of: Prediction) -> Iterator[tuple[str, object, object, Layout]]:
         wished += [(name, 2 * now), *([(name, now // 2)] if now % 2 == 0 else [])]
     parts = range(1, model.layers + 4) if layout.pipeline > 1 else ()
     wished += [("chunks", v) for v in parts if layers_in(model, layout.pipeline * v)]
-    wished += [("stage", stage) for stage in (0, 1, 2, 3)] + [
-        ("recompute", kind) for kind in RECOMPUTE if kind != "selective" or not model.fused
-    ]
+    wished += [("stage", stage) for stage in (0, 1, 2, 3)] + [("recompute", kind) for kind in model.recomputable]
     for name, value in wished:
         before = getattr(layout, name)
         changed = layout._replace(**{name: value})

@@ -26,7 +26,7 @@ class Published(NamedTuple):
         masked: Whether the authors count the scores that a causal mask hides, although attention skips them.
         precision: As for :func:`~d2lps.scaling.kept`.
         source: Who published it: runs of one source share software and the habits of those who tuned them.
-        attention: The share of the peak that its kernel of attention reaches, as for :func:`~d2lps.scaling.step`.
+        attention, overlapped: As for :func:`~d2lps.scaling.step`.
     """
 
     name: str
@@ -39,12 +39,14 @@ class Published(NamedTuple):
     precision: str = "mixed"
     source: str = ""
     attention: float | None = None
+    overlapped: bool = False
 
 
 def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
     d = gpus // (t * p)
     layout = Layout(t, p, d, v, b, batch // (d * b), recompute="full", sequence=False, overlap=p == 1)
-    return Published(name, MODELS[f"gpt-{name}"], layout, tflops * 1e12, GPUS["a100"], source="Megatron-LM 2021")
+    flops, source = tflops * 1e12, "Megatron-LM 2021"
+    return Published(name, MODELS[f"gpt-{name}"], layout, flops, GPUS["a100"], precision="fp16", source=source)
 
 
 # Narayanan et al., SC 2021, table 1; batch, micro-batch and chunks from Megatron-LM's run_table_1.sh.
@@ -93,7 +95,7 @@ def _megatron(name: str, heads: int, width: int, layers: int, t: int, p: int, ba
     )
     name = f"gpt-{name}, n = {layouts[0].gpus}"
     flops, source = tflops * 1e12, "Megatron-LM 2024"
-    return Published(name, model, layouts[0], flops, GPUS["h100"], layouts, True, "bf16", source)
+    return Published(name, model, layouts[0], flops, GPUS["h100"], layouts, True, "bf16", source, overlapped=True)
 
 
 # Megatron-LM, images/model_table.png of its README, which gives no b, v and recomputation: none is assumed.
@@ -122,10 +124,11 @@ def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Publis
 # Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not give v.
 LLAMA3 = (_llama(8192, 8192, 2048, 1, 430), _llama(16384, 8192, 2048, 1, 400), _llama(16384, 131072, 128, 16, 380))
 
-# DeepSeek-AI, "DeepSeek-V3 technical report", 2024: 180 000 GPU hours per 10¹² tokens; b = 1 is assumed.
+# DeepSeek-AI, "DeepSeek-V3 technical report", 2024: 180 000 GPU hours per 10¹² tokens; queries, keys and values
+# are computed again (section 3.2.3); b = 1 is assumed.
 _V3, _H800 = MODELS["deepseek-v3"], GPUS["h100"]._replace(inside=200e9)  # with half the NVLinks
-_SPEED = 1e12 * _V3.flops_per_token() / (180_000 * 3600)
-_CUT = Layout(1, 16, 128, 1, 1, 120, stage=1, expert=64)
+_SPEED = 1e12 * _V3.flops_per_token("selective") / (180_000 * 3600)
+_CUT = Layout(1, 16, 128, 1, 1, 120, stage=1, expert=64, recompute="selective")
 DEEPSEEK = Published("deepseek-v3, n = 2048", _V3, _CUT, _SPEED, _H800, precision="fp8", source="DeepSeek-V3")
 
 
@@ -154,6 +157,7 @@ OTHERS = {
     "gpt3-175b": _nemo(96, 12288, 96),
     "llama2-13b": replace(MODELS["llama2-7b"], layers=40, width=5120, heads=40, groups=40, hidden=13824),
 }
+OVERLAPPED = ("NeMo", "Megatron-Bridge")  # sources whose stages send while they compute
 # GPUs that differ from a data sheet: half the memory; and 500 W with HBM2e, whose authors say that the real peak lies
 # between those of H100 SXM and H100 NVL (835 TFLOP/s): products are as much slower as the smaller one.
 _LESS = GPUS["h100"]
@@ -192,6 +196,7 @@ def _table() -> Iterator[Published]:
             row["precision"],
             row["source"],
             float(row["attention"]) if row["attention"] else None,
+            row["source"] in OVERLAPPED,
         )
 
 

@@ -4,16 +4,30 @@ The time of a micro-batch on a GPU is that of its FLOPs, at a share e of the rat
 (attention has a rate of its own); of the results of these products, each of which is written to memory; of its saved
 bytes, which cross the memory seven times (twice in the forward pass, twice more if recomputed, three times in the
 backward pass); of the kernels that it starts; and of its messages. Pipelines add (p−1)/v micro-batches of idle time for
-m ≥ p, and p − m + (m−1)/v below; replicas add an all-reduce, and Adam 32 bytes per parameter.
+m ≥ p, and p − m + (m−1)/v below, and run at the rate of their slowest stage, which may be the one with the head (Yeung
+et al., "Balancing pipeline parallelism with vocabulary parallelism", 2024); replicas add an all-reduce, and Adam 32
+bytes per parameter.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from d2lps.messages import text
 from d2lps.scaling.gpu import Gpu, across, around, beside
-from d2lps.scaling.layout import NARROW, PRECISION, Layout, check, exchanged, flops_per_gpu, halves, owned, sent
+from d2lps.scaling.layout import (
+    NARROW,
+    PRECISION,
+    Layout,
+    check,
+    exchanged,
+    flops_per_gpu,
+    halves,
+    layers_in,
+    owned,
+    sent,
+)
 from d2lps.scaling.runs import SC21, Published
 from d2lps.scaling.transformer import ScalingError, Transformer, flops_of, products
 
@@ -39,6 +53,7 @@ def step(
     per_node: int = 8,
     precision: str = "mixed",
     attention: float | None = None,
+    overlapped: bool = False,
 ) -> dict[str, float]:
     """Return the seconds of a training step, divided by cause.
 
@@ -53,6 +68,8 @@ def step(
         precision: As for :func:`kept`; with ``"fp8"`` and ``"fp8-mixed"`` the layers' matrices have 8 bits, and reach
             the same share of that rate.
         attention: The share of the peak that fused attention reaches; 0.6 if left out.
+        overlapped: Whether interleaved stages send while they compute, as in Megatron-LM since 2023 (without
+            ``--no-overlap-p2p-communication``).
 
     Returns:
         ``matrices``, ``attention``, ``reading``, ``starts``, ``tensor``, ``pipeline``, ``context``, ``experts``,
@@ -87,7 +104,8 @@ def step(
         tensor = gpu.nvls
     elif t > per_node:
         tensor = gpu.outside
-    gathered = 0 if p == 1 else 2 * layout.chunks * (t - 1) / t * 2 * tokens * model.width
+    # Megatron-LM's scatter and gather: sequence parallelism has divided what is sent already.
+    gathered = 0 if p == 1 or layout.sequence else 2 * layout.chunks * (t - 1) / t * 2 * tokens * model.width
     stages = tensor if t * c * p <= per_node else gpu.outside
     again = 2 * layout.sequence / halves(layout) * bytes_of["tensor"] / m / tensor
     behind = in_layers / fast / (4 if layout.recompute == "full" else 3)
@@ -101,6 +119,8 @@ def step(
         "pipeline": bytes_of["pipeline"] / m / stages + gathered / tensor,
         "experts": bytes_of["experts"] / m / across(gpu, *beside(per_node, (layout.expert, 1))),
     }
+    if overlapped and layout.chunks > 1:
+        slot["pipeline"] -= (1 - SENDING) * min(slot["pipeline"], in_layers / fast)
     one = sum(slot.values())
     # ZeRO-3 sends layer by layer. Below it buckets can grow with the replicas, as in Megatron-LM (bucket_size of its
     # DistributedDataParallelConfig), so that latency does not count.
@@ -116,7 +136,19 @@ def step(
     updated = sum(count / (n if layout.stage else 1) for count, n in owned(model, layout))
     parts = {name: m * time for name, time in slot.items()}
     idle = max((p - 1) / layout.chunks, p - m + (m - 1) / layout.chunks)
-    return parts | {"bubble": idle * one, "data": data - hidden, "update": UPDATE * updated / memory}
+    output = p * head / (share * gpu.reached) + LOGITS * bool(crossings) * tokens * model.vocabulary / t / memory
+    bubble = idle * one + m * (_slowest(model, p, one, output) - one)
+    return parts | {"bubble": bubble, "data": data - hidden, "update": UPDATE * updated / memory}
+
+
+def _slowest(model: Transformer, stages: int, mean: float, output: float) -> float:
+    """Return the seconds of a micro-batch in the slowest stage, from those of a mean one and those of the head.
+
+    The last stage has the head. Where embedding, head and a further layer have places of layers, it has so many fewer.
+    """
+    places, each = layers_in(model, stages), (mean * stages - output) / model.layers
+    last = places - max(0, places * stages - model.layers - 1)
+    return max(mean, places * each, last * each + output)
 
 
 def _groups(layout: Layout) -> tuple:
@@ -163,7 +195,8 @@ def throughput(run: Published, share: float | None = None, crossings: float = CR
     """
     layout, counted = run.layout, replace(run.model, fused=False) if run.masked else run.model
     done = flops_per_gpu(counted, layout, layout.recompute)
-    parts = step(run.model, layout, run.gpu, share, crossings, precision=run.precision, attention=run.attention)
+    more: dict[str, Any] = {"attention": run.attention, "overlapped": run.overlapped}
+    parts = step(run.model, layout, run.gpu, share, crossings, precision=run.precision, **more)
     return done / sum(parts.values())
 
 

@@ -6,7 +6,7 @@ from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.units import is_count
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full")  # selective: scores; with latent attention, queries, keys and values
 
 
 class ScalingError(Brief, ValueError):
@@ -103,6 +103,19 @@ class Transformer:
         return queries + self.width * (key + turned) + key * 2 * self.inner + self.inner * self.width
 
     @property
+    def raised(self) -> int:
+        """Parameters of the matrices that make queries, keys and values of what latent attention has compressed."""
+        if not self.latent:
+            return 0
+        query, key, _ = self.latent
+        return query * (self.inner + self.rotated) + key * 2 * self.inner
+
+    @property
+    def recomputable(self) -> tuple[str, ...]:
+        """What may be computed again: no scores if they are not saved."""
+        return RECOMPUTE if self.latent or not self.fused else ("none", "full")
+
+    @property
     def layer_parameters(self) -> int:
         """Parameters of the largest layer: 12h² + 13h for the kind of GPT-2."""
         return sum(held(self, 1))
@@ -122,7 +135,8 @@ class Transformer:
         """Return the FLOPs of a training step per token.
 
         Args:
-            recompute: ``"none"``; ``"selective"`` computes the scores of attention twice, ``"full"`` all layers.
+            recompute: ``"none"``; ``"selective"`` computes the scores of attention twice, or the queries, keys and
+                values of latent attention; ``"full"`` all layers.
 
         Returns:
             6 per parameter of a matrix that a token meets, and 12Lhs for the scores of attention (half of it if fused):
@@ -150,8 +164,8 @@ class Transformer:
             micro, tokens: Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
             tensor, sequence: GPUs that share each layer (t), and whether they also divide the activations between its
                 matrices.
-            recompute: ``"selective"`` saves no scores of attention, ``"full"`` only the input of a layer, or a GPU's
-                part of it.
+            recompute: ``"selective"`` saves no scores of attention, nor the queries, keys and values of latent
+                attention; ``"full"`` only the input of a layer, or a GPU's part of it.
             element, precise, mask: Bytes of an activation, of a statistic of a normalization, and of an element of a
                 dropout mask.
             fused_swiglu: Whether a gated perceptron saves two of its four vectors, and computes the others again, as
@@ -174,7 +188,8 @@ class Transformer:
         )
         whole, divided = h, 2 * self.inner + 2 * self.keys
         if self.latent:  # compressed queries and keys, before and after their normalization
-            whole, divided = h + 2 * sum(self.latent[:2]) + self.latent[2], 4 * self.inner + 2 * self.rotated
+            made = 0 if recompute == "selective" else 3 * self.inner + 2 * self.rotated
+            whole, divided = h + 2 * sum(self.latent[:2]) + self.latent[2], self.inner + made
         vectors = (2 if fused_swiglu else 4) if self.gated else 2
         active = (self.chosen + self.shared) * self.narrow if self.experts else self.hidden
         kinds = {
@@ -210,8 +225,9 @@ def flops_of(model: Transformer, recompute: str = "none") -> tuple[int, int, int
     matrices = model.layers * model.attention_matrices + (model.layers - mixed) * perceptron(model, model.hidden)
     matrices += mixed * (model.width * model.experts + perceptron(model, (model.chosen + model.shared) * model.narrow))
     scores = 2 * (2 * model.inner + model.rotated) * model.context // (2 if model.fused else 1)
-    passes = {"none": (3, 3), "selective": (3, 4), "full": (4, 4)}[recompute]
-    return passes[0] * 2 * matrices, model.layers * passes[1] * scores, 6 * model.vocabulary * model.width
+    passes = {"none": (3, 3), "selective": (3, 3 if model.latent else 4), "full": (4, 4)}[recompute]
+    again = model.layers * model.raised if recompute == "selective" else 0
+    return 2 * (passes[0] * matrices + again), model.layers * passes[1] * scores, 6 * model.vocabulary * model.width
 
 
 def products(model: Transformer, tensor: int = 1, expert: int = 1) -> list[tuple[float, float, float, float]]:

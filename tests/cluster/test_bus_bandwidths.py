@@ -1,16 +1,19 @@
 """Bus bandwidths of a cluster: predictions against formulas, and the outputs of NCCL and nccl-tests beside them."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.schemas import valid
 
 from d2lps.__main__ import main
 from d2lps.cluster import busbw
 from d2lps.topology import TopologyError
 from d2lps.topology.nccl import PROTOCOL
+from d2lps.units import Bandwidth, show_size
 
 ROOT, HERE = Path(__file__).parents[1], Path(__file__).with_name("nccl")
 PERF, LOG = ((HERE / f"{name}.txt").read_text("utf-8") for name in ("all_reduce_perf", "debug_info"))
@@ -241,3 +244,37 @@ def test_the_command_runs_without_torch():
     code = f"import sys; sys.modules['torch'] = None; from d2lps.__main__ import main; sys.exit(main({arguments}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=ROOT.parent)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 9
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--nic", "25 GB/s", "--hosts", "2", "--collective", "all_to_all"],
+        ["hgx_h100_ten.txt", "all_reduce_perf.txt", "debug_info.txt"],
+        ["two_hosts_of_four.txt", "--nic", "200 Gbit/s"],
+    ],
+)
+def test_json_has_all_that_is_printed(arguments, capsys):
+    folders = {"hgx_h100_ten.txt": ROOT / "topology/nvidia_smi"}
+    call = ["busbw", *(str(folders.get(each, HERE) / each) if each.endswith(".txt") else each for each in arguments)]
+    assert main([*call, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    valid(found, "cluster/busbw.schema.json")
+    assert main(call) == 0
+    printed = capsys.readouterr().out
+    for row in found["rows"]:
+        rates = [*row["predicted_bytes_per_second"].values(), row["measured_bytes_per_second"]]
+        cells = [show_size(row["bytes"]), *(str(Bandwidth(rate)) for rate in rates if rate), row["chosen"] or ""]
+        cells.append("" if row["error"] is None else f"{row['error']:+.0%}")
+        assert " ".join(" ".join(cells).split()) in [" ".join(line.split()) for line in printed.splitlines()]
+    assert ("assumed" in printed) == bool(found["assumed"])
+    assert all(str(found[name]) in printed.splitlines()[0] for name in ("collective", "hosts", "gpus_per_host")[1:])
+
+
+def test_a_published_run_of_two_hosts_lies_between_one_ring_and_a_ring_per_card():
+    printed = (HERE / "two_hosts_of_four.txt").read_text("utf-8")
+    for row in busbw.compare(printed, nic="200 Gbit/s")["rows"]:
+        rates = row["predicted_bytes_per_second"]
+        assert rates["ring"] < 0.3 * row["measured_bytes_per_second"]
+        assert 0.02 < rates["rail_rings"] / row["measured_bytes_per_second"] - 1 < 0.07

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from helpers.schemas import valid
 
 from d2lps.__main__ import main
 from d2lps.cluster import doctor
@@ -13,7 +14,10 @@ def test_every_finding_says_what_to_do(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "_emulation", lambda: iter(()))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     status = doctor.main(["--json"])
-    findings = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    valid(found, "cluster/doctor.schema.json")
+    findings = found["findings"]
+    assert found["well"] is (status == 0)
     assert [finding["what"] for finding in findings][:3] == ["system", "Python", "torch"]
     assert status == int(any(finding["well"] is False for finding in findings))
     assert all(

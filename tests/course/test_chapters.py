@@ -709,20 +709,20 @@ def test_the_numbers_of_chapter_13(executed):
     assert book.revealed("unbalanced") == pytest.approx([2, 18.8], rel=1e-3)
     assert [row[5:] for row in book.rows("unbalanced-table")[1:]][1] == ["2.00 ×", "1.311 µs", "18.8%"]
     errors = [[float(each.rstrip("%")) for each in row[-2:]] for row in book.rows("published")[-10:]]
-    assert max(abs(off) for off, _ in errors) == 4.0 and sum(abs(off) for off, _ in errors) / 9 < 1.7
-    assert min(plain for _, plain in errors) == -26.0
+    assert max(abs(off) for off, _ in errors) == 6.4 and sum(abs(off) for off, _ in errors) / 9 < 2.3
+    assert min(plain for _, plain in errors) == -29.5
     assert book.rows("best-of-64") == [
-        ["8 · 4 · 2", "v = 1", "micro = 1", "selective", "1.243 s"],
-        ["4 · 8 · 2", "v = 6", "micro = 1", "none", "967.5 ms"],
-        ["8 · 4 · 2", "v = 12", "micro = 2", "none", "929.6 ms"],
+        ["8 · 4 · 2", "v = 1", "micro = 1", "selective", "1.26 s"],
+        ["8 · 4 · 2", "v = 12", "micro = 2", "none", "924.9 ms"],
+        ["8 · 8 · 1", "v = 6", "micro = 1", "none", "975.6 ms"],
     ]
     ranges = {
         row[0]: [float(each.rstrip("%")) for each in row[-1].split(" … ")] for row in book.rows("more-published")[1:]
     }
     assert len(ranges) == 17 and sorted(each[-1] for each in ranges.values())[::16] == [-12.3, 26.6]
-    assert min(each[0] for each in ranges.values() if len(each) == 1) == -9.6
-    assert book.lines("other-sources")[-1] == "1.1702 205 247"
-    assert sum(int(line.split()[-3]) for line in book.lines("other-sources")[:-1]) == 205
+    assert min(each[0] for each in ranges.values() if len(each) == 1) == -13.7
+    assert book.lines("other-sources")[-1] == "1.1702 216 247"
+    assert sum(int(line.split()[-3]) for line in book.lines("other-sources")[:-1]) == 216
     code = [cell for cell in book.cells.values() if cell.cell_type == "code"]
     unfolded = [re.sub("(?s)<details>.*?</details>", "", book.page(cell.id)) for cell in code]
     tables = [cell.id for cell, html in zip(code, unfolded, strict=True) if "<table" in html]
@@ -737,14 +737,14 @@ def test_the_numbers_of_chapter_13(executed):
     assert book.shown("llama-memory").split("\n")[:2] == ["104.3 GB", "76.38 GB"]
     assert ">76.38 GB<" in book.page("llama-memory").replace("\u00a0", " ")
     times = [float(row[-1].split()[0]) for row in same]
-    assert [times[1] / times[0], times[3] / times[1]] == pytest.approx([0.766, 1.012], abs=5e-4)
-    assert book.shown("choose").split("\n")[1] == "21.71 s" and [row[-2:] for row in book.rows("wires")[-3::2]] == [
+    assert [times[1] / times[0], times[3] / times[1]] == pytest.approx([0.760, 1.028], abs=5e-4)
+    assert book.shown("choose").split("\n")[1] == "22.05 s" and [row[-2:] for row in book.rows("wires")[-3::2]] == [
         ["657.7 ms", "5.919 s"],
         ["41.95 ms", "377.5 ms"],
     ]
     for gpus, published in (("8192", 430), ("16384", 400)):
         speeds = [float(row[-1]) for row in book.rows("llama")[1:] if row[0] == gpus]
-        assert min(speeds) < published == pytest.approx(max(speeds), rel=0.01)
+        assert min(speeds) < published == pytest.approx(max(speeds), rel=0.02)
     assert float(book.shown("choose").split()[0]) < 10 and "394 GB" in book.shown("too-large")
     newest = json.loads(max((ROOT / "benchmarks/measured").glob("gpu-*.json")).read_text("utf-8"))
     speeds = [each for each in newest["figures"] if each["what"].startswith("P22")]

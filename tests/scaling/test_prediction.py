@@ -4,8 +4,8 @@ import json
 import re
 from importlib import resources
 
-import jsonschema
 import pytest
+from helpers.schemas import valid
 
 from d2lps import memory, parallelize, predict_step
 from d2lps.__main__ import main
@@ -16,7 +16,6 @@ from d2lps.scaling.prediction import HABITS
 from d2lps.scaling.runs import TABLE
 
 OURS, ON = "t8.p4.d4.v1.b1.z1.none", {"gpu": "h100", "batch": 256}
-SCHEMA = json.loads(resources.files("d2lps").joinpath("scaling", "parallelize.schema.json").read_text("utf-8"))
 
 
 def test_a_layout_is_predicted_as_step_and_memory_predict_it():
@@ -137,10 +136,9 @@ CALL = ["parallelize", "--model", "llama3-70b", "--gpus", "128", "--gpu", "h100"
     ],
 )
 def test_json_is_what_its_schema_says(more, capsys):
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert main([*CALL, *more, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, "scaling/parallelize.schema.json")
     assert ("changes" in found) == ("--layout" in more) != ("ranked" in found)
     assert sum(found["layout"]["seconds_by_cause"].values()) == pytest.approx(found["layout"]["seconds"])
     assert sum(found["memory_bytes"].values()) == pytest.approx(found["layout"]["memory_bytes"])
