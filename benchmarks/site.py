@@ -3,25 +3,29 @@
 Runs of the chapters are those that `make book` has kept; without them they are made first, and that is told apart.
 ``--quick`` builds nothing, and reads the site that is there.
 
-Of a page at load it measures the kilobytes, uncompressed, and the total blocking time: of each task that holds up the
-page for more than 50 ms, what is beyond them. The processor seconds of the page depend less on what else this machine
-does. Of a player it measures if its runs are cut: wider than the room that the page gives them.
+Of a page at load it measures the kilobytes, uncompressed and as `make serve` sends them, and the total blocking time:
+of each task that holds up the page for more than 50 ms, what is beyond them. The processor time of the page depends
+less on what else this machine does. At several widths it measures by how many pixels a page is too wide, and which
+players are cut: wider than the room that the page gives them.
 """
 
+import http.server
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
-from urllib.parse import urlparse
 
 from helpers import browser
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from benchmarks.common import ROOT, Run
 from course.book import chromium
 from course.book.library import Book
 from course.site.build import KEPT
+from course.site.server import Handler
 from d2lps.messages import LANGUAGES
 
 SEARCHES = [
@@ -32,7 +36,7 @@ SEARCHES = [
     ("en", "parameter server"),
 ]
 PLAYS = "document.querySelector('.d2-player, .d2-bets[data-state]')"
-PAGES = ("index", "00-in-15-minutes", "01-data-parallelism", "02-ring", "09-pipelines", "10-data-centre")
+LOADED = ("kB", "sent kB", "blocked ms", "processor ms", "elements")
 SETTLED = 2500  # milliseconds after which a page that nobody touches has nothing left to do
 WIDTHS = (390, 1280, 1440, 1920)
 WATCH = """window.blocked = 0;
@@ -94,52 +98,69 @@ def waiting(site: Path, turns: int) -> list[dict]:
     ]
 
 
-def loading(site: Path, turns: int) -> list[dict]:
-    """Return what pages load before anyone touches them, and how long they are blocked: the best of some turns."""
-    figures = []
-    with sync_playwright() as playwright:
+class _Quiet(Handler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def loading(site: Path, language: str, names: list[str], turns: int) -> list[dict]:
+    """Return what pages load before anyone touches them, and how long they are blocked: medians of some turns."""
+    handler = partial(_Quiet, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         chromium = browser.launch(playwright)
-        for name in PAGES:
-            loaded, blocked, busy = 0, [], []
-            for _ in range(turns):
-                context = chromium.new_context(viewport={"width": 1440, "height": 900})
-                home, page, asked = browser.serve(context, site), context.new_page(), set()
-                page.add_init_script(WATCH)
-                page.on("request", lambda request, asked=asked: asked.add(urlparse(request.url).path))
-                counts = context.new_cdp_session(page)
-                counts.send("Performance.enable", {"timeDomain": "threadTicks"})
-                page.goto(f"{home}/en/{name}.html")
-                page.wait_for_timeout(SETTLED)
-                metrics = {each["name"]: each["value"] for each in counts.send("Performance.getMetrics")["metrics"]}
-                loaded = sum((site / path.lstrip("/")).stat().st_size for path in asked)
-                blocked.append(page.evaluate("blocked"))
-                busy.append(1e3 * metrics["TaskDuration"])
-                context.close()
-            what = {"what": f"loads: {name}", "kB": round(loaded / 1e3)}
-            figures.append(what | {"blocked ms": round(min(blocked)), "processor ms": round(min(busy))})
+        home = f"http://127.0.0.1:{server.server_port}/{language}"
+        taken = {name: [_loaded(chromium, f"{home}/{name}.html") for _ in range(turns)] for name in names}
         chromium.close()
-    return figures
+        server.shutdown()
+    middle = {name: map(statistics.median, zip(*loads, strict=True)) for name, loads in taken.items()}
+    return [
+        {"what": f"loads: {language}/{name}"} | dict(zip(LOADED, map(round, values), strict=True))
+        for name, values in middle.items()
+    ]
 
 
-def fitting(site: Path) -> list[dict]:
-    """Return for each width of a window how many players of the English pages are cut, and on which pages."""
+def _loaded(chromium: Browser, address: str) -> tuple[float, ...]:
+    """Return the figures LOADED of a page in a browser that has kept nothing."""
+    context = chromium.new_context(viewport={"width": 1440, "height": 900})
+    page, sizes, sent = context.new_page(), [], []
+    page.add_init_script(WATCH)
+    session = context.new_cdp_session(page)
+    session.on("Network.dataReceived", lambda event: sizes.append(event["dataLength"]))
+    session.on("Network.loadingFinished", lambda event: sent.append(event["encodedDataLength"]))
+    session.send("Network.enable")
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.goto(address)
+    page.wait_for_timeout(SETTLED)
+    metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    blocked, nodes = page.evaluate("[blocked, document.querySelectorAll('*').length]")
+    context.close()
+    return sum(sizes) / 1e3, sum(sent) / 1e3, blocked, 1e3 * metrics["TaskDuration"], nodes
+
+
+def fitting(site: Path, names: list[str]) -> list[dict]:
+    """Return for each width of a window the most pixels by which an English page is wider, and its cut players."""
+    beyond: dict[int, dict[str, int]] = {width: {} for width in WIDTHS}
     cut: dict[int, dict[str, int]] = {width: {} for width in WIDTHS}
     with sync_playwright() as playwright:
         chromium = browser.launch(playwright)
-        for path in sorted((site / "en").glob("*.html")):
-            if 'class="d2lps d2-sheet"' not in path.read_text("utf-8") or path.name.startswith("d2lps-"):
-                continue
+        for name in names:
             page = chromium.new_page(viewport={"width": WIDTHS[0], "height": 900})
-            page.goto(path.as_uri())
+            page.goto((site / "en" / f"{name}.html").as_uri())
             browser.look_through(page)
             for width in WIDTHS:
                 page.set_viewport_size({"width": width, "height": 900})
                 browser.draw(page)
+                beyond[width][name] = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                 if players := browser.cut_players(page):
-                    cut[width][path.stem] = len(players)
+                    cut[width][name] = len(players)
             page.close()
         chromium.close()
-    return [{"what": f"cut players at {width}", "players": sum(on.values()), **on} for width, on in cut.items()]
+    return [
+        {"what": f"at {width} pixels", "beyond": max(beyond[width].values()), "cut players": sum(cut[width].values())}
+        | {"on": cut[width]}
+        for width in WIDTHS
+    ]
 
 
 def weighing(site: Path) -> list[dict]:
@@ -157,13 +178,18 @@ def weighing(site: Path) -> list[dict]:
 
 
 def reading(run: Run) -> None:
-    site = ROOT / "_site"
+    site, book = ROOT / "_site", Book(ROOT)
     if run.quick and not (site / "index.html").is_file():
         print("not measured: there is no site yet (make book)")
         return
-    run.figures += [] if run.quick else building(Book(ROOT))
-    turns = 1 if run.quick else 5
-    run.figures += waiting(site, turns) + loading(site, turns) + fitting(site) + weighing(site)
+    run.figures += [] if run.quick else building(book)
+    turns, languages = (1, ["en"]) if run.quick else (5, ["en", *(each for each in LANGUAGES if each != "en")])
+    names = ["index", *book.contents][: 3 if run.quick else None]
+    run.figures += waiting(site, turns)
+    for language in languages:
+        run.figures += loading(site, language, names, turns if language == "en" else 1)
+    run.figures += fitting(site, names) + weighing(site)
     run.versions = {"browser": chromium.browser()}
     for figure in run.figures:
-        print(*figure.values())
+        what, *values = figure.items()
+        print(f"{what[1]:34}", *(f"{name} {value}" for name, value in values), sep="   ")

@@ -119,7 +119,8 @@ def _write_shared(book: Book, root: Path) -> None:
     for name, code in outputs.shared_code().items():
         (static / name).write_text(code, "utf-8")
     (static / "shared.css").write_text(outputs.shared_looks() + code_colors(), "utf-8")
-    (static / "edit.css").write_text(schedule_table.LOOK + hand.LOOK, "utf-8")
+    (static / "edit.css").write_text(schedule_table.LOOK, "utf-8")
+    (static / "hand.css").write_text(hand.LOOK, "utf-8")
     for file in THEME.iterdir():
         if file.suffix in KINDS and file.name != browser.WORKER:
             shutil.copyfile(file, static / file.name)

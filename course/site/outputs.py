@@ -57,8 +57,8 @@ def shared_code() -> dict[str, str]:
         lean = _UNREAD.sub("", _EXPORTED.sub("", code))
         return "(() => {\n" + lean + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
 
-    play, edit, *others = map(script, CODE)
-    return {"play.js": play, "edit.js": edit, "ask.js": "\n".join(others)}
+    play, edit, handle, *others = map(script, CODE)
+    return {"play.js": play, "edit.js": edit, "hand.js": handle, "ask.js": "\n".join(others)}
 
 
 def shared_looks() -> str:

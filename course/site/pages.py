@@ -22,6 +22,7 @@ NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the orde
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js", "../_static/later.js")
 EDITS = ("../_static/edit.js",)
+HANDS = ("../_static/hand.js",)
 PROGRESS = "../_static/progress.js"
 SHOW = "../_static/show.js"  # shows the pictures and predictions of a chapter one by one
 PIPELINE = "pipeline-table.html"
@@ -130,7 +131,9 @@ class Site:
             body.append(terms.cards(self.language, self.glossary, terms_used))
         tries = (f"../{browser.STATIC}/try.js",) if self.tried.get(slug) else ()
         body += [browser.data(self.language, slug, self.python)] if tries else []
-        edits = any("edit(el," in piece for piece in body)  # tables of pipelines
+        # Tables of pipelines, and pictures that answer to the hand.
+        edits, hands = (any(start in piece for piece in body) for start in ("edit(el,", "handle(el,"))
+        more, looks = EDITS * edits + HANDS * hands, ("edit.css",) * edits + ("hand.css",) * hands
         whole, players = outputs.later(outputs.tell_apart("\n".join(body)), runs_of(slug))
         return Page(
             f"{slug}.html",
@@ -140,8 +143,8 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            ("../_static/ask.js", *EDITS * edits, *PLAYS, "../_static/terms.js", PROGRESS, SHOW, *tries),
-            ("terms.css", *("edit.css",) * edits, "show.css"),
+            ("../_static/ask.js", *more, *PLAYS, "../_static/terms.js", PROGRESS, SHOW, *tries),
+            ("terms.css", *looks, "show.css"),
             slug,
             players,
         )

@@ -22,7 +22,8 @@ from d2lps.notebook.recorded import FILE
 
 SECONDS = 300  # limit for one cell
 DURATIONS = "tests/durations.json"
-RUNS = "tests/course/test_chapters.py::test_it_runs_from_top_to_bottom_and_shows_something"  # by chapter
+# By chapter:
+RUNS = "tests/course/test_chapters.py::test_cells_run_from_top_to_bottom_and_show_their_last_value"
 EXECUTE = Path(__file__).with_name("execute.py")  # decides how a chapter runs
 
 

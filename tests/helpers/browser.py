@@ -91,17 +91,42 @@ def look_through(page: Page) -> None:
     )
 
 
+def set_up(page: Page) -> None:
+    """Load all pictures and start all players, which otherwise wait until they come near; return to the top."""
+    page.evaluate(
+        """async () => {
+          const drawn = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          for (const each of document.querySelectorAll("[data-later]"))
+            if (!("plays" in each.dataset)) {
+              each.scrollIntoView();
+              await drawn();
+            }
+          scrollTo(0, 0);
+          for (const each of document.images) each.loading = "eager";
+          const ended = (each) => each.complete || new Promise((done) => (each.onload = each.onerror = done));
+          await Promise.all([...document.images].map(ended));
+        }"""
+    )
+
+
 def cut_players(page: Page) -> list[str]:
     """Return the labels of players that are wider than their room, or whose runs are: on a phone, that begin later."""
-    return page.evaluate(
-        """() => [...document.querySelectorAll(".d2-player")].filter((player) => {
-          const room = player.closest(".shown, main").getBoundingClientRect(), own = player.getBoundingClientRect();
-          const inside = (each) => each.querySelector(".d2-track")?.clientWidth ?? each.scrollWidth;
-          const wide = (each) => inside(each) > each.clientWidth + 1;
-          const hides = innerWidth < 600 ? (each) => each.scrollLeft > 0 : wide;
-          return own.right > room.right + 1 || [...player.querySelectorAll(".d2-all, .d2-stage")].some(hides);
-        }).map((player) => player.getAttribute("aria-label"))"""
-    )
+    return page.evaluate(CUT_PLAYERS)
+
+
+def too_wide(page: Page) -> list[str]:
+    """Return the labels of cut players, and by how many pixels the page is wider than the window, if it is."""
+    beyond = "document.documentElement.scrollWidth - innerWidth"
+    return page.evaluate(f"() => [...({beyond} > 0 ? [`${{{beyond}}} pixels`] : []), ...({CUT_PLAYERS})()]")
+
+
+CUT_PLAYERS = """() => [...document.querySelectorAll(".d2-player")].filter((player) => {
+  const room = player.closest(".shown, main").getBoundingClientRect(), own = player.getBoundingClientRect();
+  const inside = (each) => each.querySelector(".d2-track")?.clientWidth ?? each.scrollWidth;
+  const wide = (each) => inside(each) > each.clientWidth + 1;
+  const hides = innerWidth < 600 ? (each) => each.scrollLeft > 0 : wide;
+  return own.right > room.right + 1 || [...player.querySelectorAll(".d2-all, .d2-stage")].some(hides);
+}).map((player) => player.getAttribute("aria-label"))"""
 
 
 def hold_time(page: Page) -> Page:

@@ -469,6 +469,12 @@ def test_each_chapter_to_run_is_named_with_the_time_that_is_left(book, monkeypat
     assert not any("to run" in sentence for sentence in said)
 
 
+def test_each_chapter_of_the_course_has_a_recorded_time():
+    """Recorded is the test that runs it, by its name."""
+    course = Book(Path(__file__).parents[3])
+    assert [*runs.seconds(course)] == [*course.contents]
+
+
 def test_each_player_but_the_first_of_a_page_waits_with_its_own_data():
     asked = f'<div id="d2lps-{"a" * 12}" class="d2lps-asked"><script type="application/json">{{"q":1}}</script></div>'
     asked += '<script type="module">ask(1)</script>'
