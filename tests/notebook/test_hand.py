@@ -167,7 +167,7 @@ def around():
 
 
 def test_each_paragraph_shows_its_step_whether_one_scrolls_drags_or_presses_a_key(opened):
-    page, states = opened(around(), 900), [have for _, have in replay(ring(GPUS4))]
+    page, states = opened(around(), 900, 900), [have for _, have in replay(ring(GPUS4))]
     knob, keys = page.get_by_role("slider"), [*ring(GPUS4).share]
 
     def check(step: int) -> None:
