@@ -20,8 +20,26 @@ from d2lps.scaling import GPUS, MODELS, Layout, kept
 from d2lps.schedule import ScheduleError, gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
 from d2lps.view.drawing import DrawingError
 
-chromium, new_page, quiet_page, opened = browsers.chromium, browsers.new_page, browsers.quiet_page, browsers.opened
+chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
+PAGE = (
+    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
+    '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}</style><main>%s</main>'
+)
 SMALL = 60_000  # bytes of a table
+
+
+@pytest.fixture
+def opened(quiet_page, tmp_path):
+    """Open a picture as a page."""
+
+    def open_it(shown, width: int = 900, **media):
+        (tmp_path / "page.html").write_text(PAGE % shown._repr_html_(), "utf-8")
+        options = {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce"} | media
+        page = quiet_page((tmp_path / "page.html").as_uri(), **options)
+        page.wait_for_selector(".d2-hand")
+        return page
+
+    return open_it
 
 
 def drag(page, knob, part: float) -> None:
@@ -42,7 +60,7 @@ def share(page, row: int) -> float:
 
 
 def test_the_pile_of_a_schedule_is_its_bubble_for_every_number_of_micro_batches(opened):
-    page = opened(bubbles(), 900)
+    page = opened(bubbles())
     knob = page.get_by_role("slider")
     drag(page, knob, 0)
     page.wait_for_selector(".hand-piled")
@@ -63,7 +81,7 @@ def test_the_pile_of_a_schedule_is_its_bubble_for_every_number_of_micro_batches(
 
 
 def test_pushed_together_the_tasks_of_a_device_leave_no_gap_before_the_pile(opened):
-    page = opened(bubbles(micro=3), 900)
+    page = opened(bubbles(micro=3))
     lane = page.locator(".hand-lanes > div").first
     before = [task.bounding_box()["x"] for task in lane.locator("i").all()]
     page.get_by_role("button").click()
@@ -81,7 +99,7 @@ def lab():
 
 
 def test_the_vessel_is_as_full_as_the_ledger_says_and_red_beyond_its_rim(opened):
-    page, limit = opened(lab(), 900), GPUS["a100"].memory
+    page, limit = opened(lab()), GPUS["a100"].memory
     t, p, batch = page.get_by_role("slider").all()
     rim = page.locator(".hand-glass").bounding_box()["height"] * 1 / 1.45
 
@@ -123,7 +141,7 @@ def milliseconds(plan, rates: dict[str, int]) -> str:
 
 
 def test_links_change_the_time_of_every_plan_and_move_the_bottleneck(opened):
-    page, rates = opened(links(), 900), dict.fromkeys([*GPUS4, "cpu"], 16)
+    page, rates = opened(links()), dict.fromkeys([*GPUS4, "cpu"], 16)
 
     def check(*orange: str) -> None:
         shown = page.locator(".hand-ways b").all_inner_texts()
@@ -167,7 +185,7 @@ def around():
 
 
 def test_each_paragraph_shows_its_step_whether_one_scrolls_drags_or_presses_a_key(opened):
-    page, states = opened(around(), 900), [have for _, have in replay(ring(GPUS4))]
+    page, states = opened(around()), [have for _, have in replay(ring(GPUS4))]
     knob, keys = page.get_by_role("slider"), [*ring(GPUS4).share]
 
     def check(step: int) -> None:
@@ -204,7 +222,7 @@ def test_a_story_needs_a_small_plan_and_a_key_of_every_step():
             story(trace)
 
 
-@pytest.mark.parametrize("make, spoken", zip([bubbles, lab, links, around], cycle(LANGUAGES)))
+@pytest.mark.parametrize("make, spoken", [*zip([bubbles, lab, links, around], cycle(LANGUAGES))])
 def test_picture_speaks_the_language_fits_a_phone_and_has_no_grave_faults(opened, make, spoken):
     speak(spoken)
     shown = make()
