@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if is_current(book, where, name):
                 print("nothing has changed")
             else:
-                build(book, where, pdf=pdf, say=partial(print, flush=True))
+                build(book, where, pdf=pdf)
                 note(book, where, name)
             print(f"open {where / 'index.html'}, or run make serve, so that “Try it” can load Python")
             return 0
