@@ -301,12 +301,12 @@ def write(texts: dict[Path, str | bytes]) -> list[Path]:
     return [path for _, path in ready]
 
 
-def zipped(files: Iterable[tuple[str, str | bytes]]) -> bytes:
+def zipped(files: Iterable[tuple[str, str | bytes]], level: int = 6) -> bytes:
     """Return a zip of files, given by name and content; equal contents are equal zips."""
     whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files:
-            archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED, level)
     return whole.getvalue()
 
 

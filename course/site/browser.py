@@ -77,7 +77,7 @@ def parts(book: Book) -> dict[str, bytes]:
     folder = pyodide.folder(book.root)
     worker = Path(__file__).with_name("theme") / WORKER
     files = {path.name: path.read_bytes() for path in (*(folder / name for name in pyodide.FILES), worker)}
-    return files | {"course.zip": zipped(sorted(_packed(book)))}
+    return files | {"course.zip": zipped(sorted(_packed(book)), level=9)}
 
 
 def _packed(book: Book) -> Iterator[tuple[str, bytes]]:
