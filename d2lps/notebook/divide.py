@@ -43,9 +43,9 @@ def divide(
 
     Example:
         >>> divide("gpt-39.1b", 64, (16, 64))
-        <divide: 8 · 4 · 2, 16.34 GB, 1.243 s>
+        <divide: 8 · 4 · 2, 16.34 GB, 1.26 s>
         >>> divide("gpt-39.1b", 64, (16, 64), t=16)
-        <divide: 16 · 4 · 1, 11.99 GB, 3.77 s>
+        <divide: 16 · 4 · 1, 11.99 GB, 3.742 s>
     """
     for name, cut in (("t", t), ("p", p)):
         if cut not in CUTS:

@@ -46,7 +46,7 @@ def by_sorting(x, choice, gate, ranks, capacity, exchange, expert):
 
 
 RIGHT = {"choose": [sorted_by_time], "experts": [by_sorting]}
-MEASURED = {"choose": ["(8, 16, 8)", "(1, 32, 32)"], "experts": ["4, 3", "5"]}
+MEASURED = {"choose": ["(8, 8, 16)", "(1, 32, 32)"], "experts": ["4, 3", "5"]}
 
 
 # ---- what the judges know

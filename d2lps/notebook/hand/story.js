@@ -35,7 +35,7 @@ function story(root, { words, nodes, keys, follow, places, states, steps }) {
     if (!scrolls) return;
     since = Infinity; // not where this scroll leads to: at the ends of a page, a paragraph cannot come to the middle
     root.querySelector(`[data-step="${now}"]`).scrollIntoView({ block: "center", behavior: "instant" });
-    requestAnimationFrame(() => requestAnimationFrame((time) => (since = time)));
+    requestAnimationFrame(() => requestAnimationFrame(() => (since = performance.now())));
   }
   const seen = new IntersectionObserver((entries) => {
     const entry = entries.find((each) => each.isIntersecting);
