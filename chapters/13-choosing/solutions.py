@@ -84,7 +84,7 @@ RULES = {
         "to the last byte": ("<= memory", "< memory"),
         "memory is in bytes": ("<= memory", "<= memory * 1.024**3"),
         "at most 5% longer than the fastest": ("seconds < shortest", "seconds < shortest / 1.08"),
-        "all parts of step count": (f"{SECONDS}.values()", f'v for name, v in {SECONDS}.items() if name != "pipeline"'),
+        "all parts of step count": (f"{SECONDS}.values()", f'v for name, v in {SECONDS}.items() if name != "data"'),
         "None if there is none": ("return best", "return best or (per_node, 1, gpus // per_node)"),
         "v = 1": ("1, 1, batch", "1 + (p > 1 and model.layers % (2 * p) == 0), 1, batch"),
         "one sequence per micro-batch": ("1, 1, batch // d", "1, 2, batch // d"),

@@ -495,7 +495,7 @@ def test_a_stale_figure_is_found_and_drawn_again(book, capsys):
     (book.folder(SLUG) / "figures.py").write_text(drawing, "utf-8")
     assert [finding.section for finding in check_figures(book)] == ["img/star.svg"]
     assert main(["--root", str(book.root), "figures"]) == 0
-    assert capsys.readouterr().out == "wrote img/new-one.svg\nwrote img/star.svg\n"
+    assert capsys.readouterr().out == "wrote img/star.svg\nwrote img/new-one.svg\n"
     assert list(check_figures(book)) == []
 
 
