@@ -11,7 +11,7 @@ from html import escape
 from itertools import accumulate
 
 from pygments.lexers import PythonLexer
-from pygments.token import STANDARD_TYPES
+from pygments.token import STANDARD_TYPES, String
 
 PLAIN = ("", "n", "p", "o", "w")  # names, signs and space have no color of their own
 
@@ -35,15 +35,17 @@ def linked(source: str, addresses: Mapping[str, str], before: Iterable[str] = ()
 @cache  # cells are the same in all languages, and on paper
 def _highlighted(source: str, code: str) -> tuple[tuple[int, str], ...]:
     """Return the position and the HTML of each piece of the source."""
-    pieces = []
+    pieces: list[tuple[int, str, str]] = []
     for at, kind, value in PythonLexer().get_tokens_unprocessed(code):
         text = escape(source[at : at + len(value)], quote=False)
         while kind not in STANDARD_TYPES:
             kind = kind.parent
-        if (look := STANDARD_TYPES[kind]) not in PLAIN and not text.isspace():
-            text = f'<span class="{look}">{text}</span>'
-        pieces.append((at, text))
-    return tuple(pieces)
+        look = "" if text.isspace() else STANDARD_TYPES[kind]
+        if pieces and look == pieces[-1][1] and kind in String:  # the quotes of a string are tokens of their own
+            at, _, before = pieces.pop()
+            text = before + text
+        pieces.append((at, look, text))
+    return tuple((at, text if look in PLAIN else f'<span class="{look}">{text}</span>') for at, look, text in pieces)
 
 
 def _on_ranks(cell: str) -> bool:
