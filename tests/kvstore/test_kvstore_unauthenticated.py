@@ -222,7 +222,7 @@ FORGED = {
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_frame_changes_nothing(what, monkeypatch):
     monkeypatch.setattr("d2lps.kvstore.server.server.loopback", lambda address: False)  # as between hosts: all is coded
-    monkeypatch.setattr("d2lps.kvstore.worker.client.loopback", lambda address: False)
+    monkeypatch.setattr("d2lps.kvstore.wire.handshake.loopback", lambda address: False)
     (server,) = tables(workers=1, secret=SECRET)
     pushes = count(1)
     between = Frames(
