@@ -41,7 +41,7 @@ if (links.size) {
 }
 const fold = (query, place) => matchMedia(query).matches && document.querySelectorAll(`${place} details`).forEach((each) => { each.open = false; });
 fold("(max-width: 1150px)", ".here");
-fold("(max-width: 800px)", ".chapters");
+fold("(max-width: 899px)", ".chapters");
 
 addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable]")) return;
