@@ -19,7 +19,7 @@ from pathlib import Path
 import d2lps
 from course.book.findings import BookError
 from course.book.lesson import ID
-from course.book.library import Book, zipped
+from course.book.library import Book, source_files, zipped
 from course.book.library import write as write_texts
 from course.book.notebook import dumps, own
 from course.book.stills import texts
@@ -45,7 +45,6 @@ FILES = ("LICENSE", "Makefile", "pyproject.toml", "requirements.lock", "environm
 FOLDERS = ("d2lps", "course/book", "img", "benchmarks/measured")
 PLAN = "lesson_plan.toml"  # for teachers
 ABSENT = {PLAN, "solutions.py"}
-GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}
 DEADLINE = 300  # seconds for a solution in all cases, on a busy machine
 
 
@@ -136,9 +135,8 @@ def files(book: Book, language: str) -> Iterator[tuple[str, bytes]]:
     yield "AGENTS.md", (book.root / ABOUT / "AGENTS.md").read_bytes()
     yield "course/__init__.py", (book.root / "course/__init__.py").read_bytes()
     for folder in FOLDERS:
-        for path in sorted((book.root / folder).rglob("*")):
-            if path.is_file() and not GENERATED & {*path.parts} and path.suffix != ".pyc":
-                yield path.relative_to(book.root).as_posix(), path.read_bytes()
+        for path in source_files(book.root / folder):
+            yield path.relative_to(book.root).as_posix(), path.read_bytes()
     yield "chapters/toc.toml", contents(book).encode()
     for name in ("references.toml", "terms.toml"):
         yield f"chapters/{name}", (book.chapters / name).read_bytes()

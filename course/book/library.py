@@ -18,6 +18,7 @@ from d2lps.messages import LANGUAGES, flat
 from d2lps.notebook.grading.course import choice, chosen
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
+GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # written by Python, exercises, JupyterLab
 WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in a zip
 
 OFFERED = re.compile(
@@ -308,6 +309,12 @@ def zipped(files: Iterable[tuple[str, str | bytes]], level: int = 6) -> bytes:
         for name, content in files:
             archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED, level)
     return whole.getvalue()
+
+
+def source_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and below it, in order, without those that running the course leaves there."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    return [path for path in files if not GENERATED & {*path.relative_to(folder).parts}]
 
 
 def digest(content: str | bytes) -> str:

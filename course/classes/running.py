@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from course.book.library import digest, write
+from course.book.library import digest, source_files, write
 from course.classes import handed_in, notebooks, sandbox
 from course.classes.handed_in import Task
 from course.classes.judging import Limits, Nurseries, judge
@@ -146,7 +146,7 @@ def _common(limits: Limits) -> str:
     """Return a digest of what all verdicts depend on beside the notebook."""
     chosen = [path for name in ("D2LPS_TOC", "D2LPS_VARIANTS") if (path := os.environ.get(name))]
     places = [Path(each) for each in (CHAPTERS, CHAPTERS.parent / "d2lps", Path(__file__).parent, *chosen)]
-    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    files = [file for place in places for file in (source_files(place) if place.is_dir() else [place])]
     code = [digest(file.read_bytes()) for file in files if file.suffix in (".py", ".toml", ".json") and file.is_file()]
     return digest(json.dumps([code, asdict(limits), sys.version, torch.__version__]))
 

@@ -9,22 +9,20 @@ from pathlib import Path
 
 import course
 import d2lps
-from course.book.library import Book, digest, write
+from course.book.library import Book, digest, source_files, write
 from d2lps.notebook.grading.course import edition
 
 NOTE = "build/site.json"
 FILES = ("requirements.lock", "pyproject.toml")
-GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # written by Python, exercises, JupyterLab
 
 
 def made_of(book: Book, pdf: bool) -> str:
     """Return a digest of everything that decides the content of a site: texts, code, pictures, packages, Python."""
     packages = [Path(package.__file__).parent for package in (d2lps, course)]
-    files = [path for folder in (*packages, book.chapters, book.root / "img") for path in sorted(folder.rglob("*"))]
+    files = [path for folder in (*packages, book.chapters, book.root / "img") for path in source_files(folder)]
     files += [book.root / name for name in FILES]
-    read = (path for path in files if path.is_file() and not set(path.parts) & GENERATED)
     chosen = f"{pdf} {book.solutions} {[*book.contents]} {book.chosen_exercises} {edition()}"
-    return digest("\n".join([sys.version, chosen, *(f"{path} {digest(path.read_bytes())}" for path in read)]))
+    return digest("\n".join([sys.version, chosen, *(f"{path} {digest(path.read_bytes())}" for path in files)]))
 
 
 def is_current(book: Book, site: Path, name: str) -> bool:

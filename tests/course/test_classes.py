@@ -652,3 +652,15 @@ def test_change_of_points_judges_nothing_again_and_a_changed_notebook_is_judged(
     monkeypatch.setenv("D2LPS_VARIANTS", str(variants))
     with pytest.raises(pytest.fail.Exception, match="judged again"):
         main([*command, "own-gpu"])
+
+
+def test_digest_of_the_course_ignores_what_a_reader_leaves_in_a_chapter(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "CHAPTERS", tmp_path / "chapters")
+    (left := tmp_path / "chapters/01-x/.d2lps").mkdir(parents=True)
+    code = left.parent / "code.py"
+    code.write_text("x = 1")
+    before = running._common(judging.Limits())
+    (left / "ended-01-x.json").write_text("{}")
+    assert running._common(judging.Limits()) == before
+    code.write_text("x = 2")
+    assert running._common(judging.Limits()) != before
