@@ -116,18 +116,27 @@ def is_count(value: object, least: int = 0, most: float = math.inf) -> TypeGuard
 def show_number(value: float, digits: int = 4) -> str:
     """Print a number as prose does: ``0.25``, ``1024``, ``668 100`` with no-break spaces, ``2.1·10⁹``, ``6·10⁻⁸``.
 
-    >>> show_number(2.128e9), show_number(1e26), show_number(1010, 3)
-    ('2.128·10⁹', '10²⁶', '1010')
+    >>> show_number(2.128e9), show_number(1e26), show_number(1010, 3), show_number(-math.inf)
+    ('2.128·10⁹', '10²⁶', '1010', '-inf')
     """
     short = f"{value:.{digits}g}"
     mantissa, _, power = short.partition("e")
     if not power:
-        return short
+        whole, *part = short.split(".")
+        return ".".join([show_integer(int(whole)), *part]) if 9999 < abs(value) < math.inf else short
     if 0 < int(power) < 9:
-        whole = f"{float(short):,.0f}".replace(",", "\u00a0")
-        return whole if int(power) > 3 else whole.replace("\u00a0", "")  # four digits stay together
+        return show_integer(int(float(short)))
     factor = {"1": "", "-1": "-"}.get(mantissa, f"{mantissa}·")
     return factor + "10" + str(int(power)).translate(RAISED)
+
+
+def show_integer(value: int) -> str:
+    """Print an integer as prose does: ``1024``, but ``131 072`` with no-break spaces.
+
+    >>> show_integer(-1024), show_integer(131072) == "131\\u00a0072"
+    ('-1024', True)
+    """
+    return f"{value:,}".replace(",", "\u00a0" if abs(value) > 9999 else "")
 
 
 def show_error(error: float, bound: float | None = None) -> str:

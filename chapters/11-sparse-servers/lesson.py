@@ -230,7 +230,7 @@ once = 1 - (1 - popular) ** draws
 model = [hottest_share(chances, places) for chances in (popular, once)
          for places in (in_order, at_random)]
 table("way", "vectors", "predicted", "measured", rows=[
-    [name, f"{load.sum() / 16:.0f}", model[i], f"{worst[name]:.2f}"]
+    [name, round(load.sum().item() / 16), model[i], f"{worst[name]:.2f}"]
     for i, (name, load) in enumerate(loads.items())])
 
 # %% mended

@@ -25,7 +25,7 @@ from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.models import MODELS, known
 from d2lps.scaling.speed import bisect, calibrate, step
 from d2lps.scaling.transformer import ScalingError, Transformer, require_count
-from d2lps.units import bandwidth, meant_size, show_number, show_seconds, show_size
+from d2lps.units import bandwidth, meant_size, show_integer, show_number, show_seconds, show_size
 from d2lps.view.tables import Table, table
 
 if TYPE_CHECKING:
@@ -180,10 +180,11 @@ class Prediction:
         names = "tensor pipeline data context expert chunks micro batches stage recompute".split()
         names = [name for name in names if name != "expert" or self.model.experts]
         fields = self.layout._replace(recompute=text(f"scaling.recompute.{self.layout.recompute}"))
+        gpu = gpu_name(self.gpu) or f"{self.gpu.peak / 1e12:.0f} TFLOP/s"
         shown = [
             [text("table.model"), model_name(self.model) or f"{show_number(self.model.parameters / 1e9, 3)} · 10⁹"],
-            [text("table.gpus"), f"{self.layout.gpus} × {gpu_name(self.gpu) or f'{self.gpu.peak / 1e12:.0f} TFLOP/s'}"],
-            [text("scaling.field.sequences"), f"{self.layout.sequences} × {self.model.context}"],
+            [text("table.gpus"), f"{show_integer(self.layout.gpus)} × {gpu}"],
+            [text("scaling.field.sequences"), f"{self.layout.sequences} × {show_integer(self.model.context)}"],
         ]
         shown += [[text(f"scaling.field.{name}"), str(getattr(fields, name))] for name in names]
         low, high = (show_seconds(seconds) for seconds in self.seconds)

@@ -13,7 +13,7 @@ from d2lps.messages import html_language, text
 from d2lps.units import PREFIXES, SECONDS, show_number, show_seconds, show_size
 from d2lps.view.drawing.theme import STYLE, WORKERS, contrast
 
-NUMBER = re.compile(r"([-+−]?\d[\d.]*)\s*([a-zA-Zµ%]*)")
+NUMBER = re.compile(r"([-+−]?\d[\d.\u00a0]*)\s*([a-zA-Zµ%]*)")
 UNITS = {unit: (1 / count, "s") for unit, count in SECONDS.items()} | {"%": (1, "%")}
 UNITS |= {f"{prefix}B": (count, "B") for prefix, count in PREFIXES.items()}
 SHOW = {"B": show_size, "s": show_seconds, "%": lambda value: f"{show_number(value)}%", "": show_number}
@@ -137,5 +137,8 @@ def _row(look: str, label: str, track: str, end: str) -> str:
 
 def _read(cell: str) -> list[tuple[float, str]]:
     """Return the numbers of a cell, in bytes or seconds if it has such units; ``12 GB … 14 GB`` has two, ``–`` none."""
-    found = [(float(number.replace("−", "-")), *UNITS.get(unit, (1, ""))) for number, unit in NUMBER.findall(cell)]
+    found = [
+        (float(number.replace("−", "-").replace("\u00a0", "")), *UNITS.get(unit, (1, "")))
+        for number, unit in NUMBER.findall(cell)
+    ]
     return [(number * times, unit) for number, times, unit in found]

@@ -11,7 +11,7 @@ from d2lps.messages import html_language, named, text
 from d2lps.plan.acts import show_step
 from d2lps.plan.plan import Plan
 from d2lps.trace import Trace
-from d2lps.units import show_number, show_seconds
+from d2lps.units import show_integer, show_number, show_seconds
 
 
 class Source:
@@ -99,7 +99,9 @@ class Table:
     @property
     def heads(self) -> list[str]:
         """The headings, in the language in force."""
-        return [text(f"table.{column}") if isinstance(column, str) else str(column) for column in self._columns]
+        return [
+            text(f"table.{column}") if isinstance(column, str) else show_integer(column) for column in self._columns
+        ]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -160,8 +162,8 @@ def table(*columns: str | int, rows: Iterable[Iterable[object]]) -> Table:
         *columns (str or int): The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or
             numbers.
         rows (iterable of iterables): The cells of each row. A trace is shown by its duration, an order of additions as
-            a sum, True and False as ✓ and ✗, None as –, floats by :func:`~d2lps.units.show_number`, a known name in the
-            language in force, and other values by ``str``.
+            a sum, True and False as ✓ and ✗, None as –, numbers by :mod:`d2lps.units`, a known name in the language in
+            force, and other values by ``str``.
 
     Returns:
         A table that a notebook shows as HTML, and ``print`` as aligned text.
@@ -182,6 +184,8 @@ def _cell(value: object) -> str:
             return "✓" if value else "✗"
         case Trace():
             return show_seconds(value.duration)
+        case int():
+            return show_integer(value)
         case float():
             return show_number(value)
         case str():

@@ -576,11 +576,11 @@ def test_the_numbers_of_chapter_10(executed):
         ["0 GB", "7.639 ms", "7.639 ms", "253.6 GB/s"],
     ]
     assert [row[1:4] for row in book.rows("race-table")[1:]] == [
-        ["10240", "20478", "613.4 ms"],
-        ["10240", "2560", "44.7 ms"],
+        ["10\u00a0240", "20\u00a0478", "613.4 ms"],
+        ["10\u00a0240", "2560", "44.7 ms"],
         ["8192", "22", "9.171 ms"],
-        ["10240", "10239", "288.8 ms"],
-        ["10240", "14", "130.2 ms"],
+        ["10\u00a0240", "10\u00a0239", "288.8 ms"],
+        ["10\u00a0240", "14", "130.2 ms"],
     ]
     assert all(name in book.page("zoom") for name in ("*/gpu0×8", "*/gpu1–6×384", "*/gpu7×1280"))
     errors = [float(row[-1].strip("+%")) for row in book.rows("published")[1:]]
@@ -742,7 +742,7 @@ def test_the_numbers_of_chapter_13(executed):
         ["657.7 ms", "5.919 s"],
         ["41.95 ms", "377.5 ms"],
     ]
-    for gpus, published in (("8192", 430), ("16384", 400)):
+    for gpus, published in (("8192", 430), ("16\u00a0384", 400)):
         speeds = [float(row[-1]) for row in book.rows("llama")[1:] if row[0] == gpus]
         assert min(speeds) < published == pytest.approx(max(speeds), rel=0.02)
     assert float(book.shown("choose").split()[0]) < 10 and "394 GB" in book.shown("too-large")
@@ -757,7 +757,7 @@ def test_the_numbers_of_chapter_14(executed):
     book = Outputs(executed("14-long-sequences", "en"))
     assert book.revealed("share") == pytest.approx([40.13], abs=0.005)
     growth = {row[0]: row[1:] for row in book.rows("growth")[1:]}
-    assert growth["8192"][2] == "4%" and growth["131072"] == ["10.36 TB", "536.9 MB", "40%"]
+    assert growth["8192"][2] == "4%" and growth["131\u00a0072"] == ["10.36 TB", "536.9 MB", "40%"]
     alone = book.shown("token-by-token").split()
     assert alone == ["norm1", "True", "attention", "False", "norm2", "True", "perceptron", "True"]
     assert float(book.shown("mean-of-parts")) == pytest.approx(0.55, abs=0.005)
@@ -777,7 +777,7 @@ def test_the_numbers_of_chapter_14(executed):
     assert book.rows("pairs-table")[2][1:] == ["25.00%"] * 4
     assert book.revealed("hide") == pytest.approx([23340], abs=5)
     assert book.shown("hide-table").startswith("6667 13333\n")
-    assert [row[2] for row in book.rows("hide-table")[-4:]] == ["2593", "23340", "162", "1459"]
+    assert [row[2] for row in book.rows("hide-table")[-4:]] == ["2593", "23\u00a0340", "162", "1459"]
     assert [row[2:] for row in book.rows("ledger")[1:]] == [
         ["1", "82.21 GB", "113.3 GB", "32"],
         ["16", "1.315 TB", "1.346 TB", "260"],

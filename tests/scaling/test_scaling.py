@@ -633,7 +633,7 @@ def test_a_trace_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
 def test_the_table_names_model_gpus_and_batch():
     lines = str(parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, memory="79 GB").table()).splitlines()
     values = [line.split("   ")[-1].strip() for line in lines]
-    assert values[1:4] == ["llama3-405b", "16384 × h100", "2048 × 8192"] and values[-1].endswith("/ 79 GB")
+    assert values[1:4] == ["llama3-405b", "16\u00a0384 × h100", "2048 × 8192"] and values[-1].endswith("/ 79 GB")
     own = parallelize(Transformer(2, 64, 4, 16, 256), gpus=2, batch=2, gpu=GPUS["a100"]._replace(peak=1e14))
     assert "2 × 100 TFLOP/s" in str(own)
 
