@@ -184,8 +184,16 @@ def _shown(text: str) -> frozenset[str]:
 
 def _code(text: str, shown: set[str]) -> str:
     """Return a digest of the code, and of the whole source of the functions that are shown."""
-    defined = [node for node in ast.walk(_parsed(text)) if isinstance(node, Definition) and node.name in shown]
-    return digest("\n".join([_bare(text), *(ast.get_source_segment(text, node) for node in defined)]))
+    defined = [source for name, source in _defined(text) if name in shown]
+    return digest("\n".join([_bare(text), *defined]))
+
+
+@cache
+def _defined(text: str) -> list[tuple[str, str]]:
+    """Return the name and the source of each function and class."""
+    nodes = [node for node in ast.walk(_parsed(text)) if isinstance(node, Definition)]
+    lines = text.split("\n")
+    return [(node.name, "\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes]
 
 
 @cache
