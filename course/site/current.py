@@ -20,7 +20,7 @@ def made_of(book: Book, pdf: bool) -> str:
     """Return a digest of everything that decides the content of a site: texts, code, pictures, packages, Python."""
     packages = [Path(package.__file__).parent for package in (d2lps, course)]
     files = [path for folder in (*packages, book.chapters, book.root / "img") for path in source_files(folder)]
-    files += [book.root / name for name in FILES]
+    files += [path for name in FILES if (path := book.root / name).is_file()]
     chosen = f"{pdf} {book.solutions} {[*book.contents]} {book.chosen_exercises} {edition()}"
     return digest("\n".join([sys.version, chosen, *(f"{path} {digest(path.read_bytes())}" for path in files)]))
 
