@@ -15,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 FILE = Path(__file__).parents[1] / "durations.json"
-SLOW = 0.5  # seconds, with its part of what its file prepares, from which `make quick` leaves a test out
+SLOW = 0.2  # seconds, with its part of what its file prepares, from which `make quick` leaves a test out
 LONG = 10.0  # seconds from which a test is a unit of its own, unless it shares a fixture with its file
 # Tests that look at the run of a chapter are slow if they come first, and quick afterwards.
 LOOKS = {"executed", "seen", "site"}

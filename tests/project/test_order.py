@@ -19,7 +19,7 @@ def small(tmp_path):
     recorded = {
         "slow": {f"test_b.py::test_split[{n}]": 20.0 for n in (1, 2)} | {"test_a.py::test_long": 3.0},
         "units": ["test_b.py::test_split[2]"],
-        "rest": {"test_a.py": 0.4},
+        "rest": {"test_a.py": order.SLOW / 2},
     }
     (tmp_path / "durations.json").write_text(json.dumps(recorded), "utf-8")
     for name, text in TESTS.items():
