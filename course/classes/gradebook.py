@@ -220,8 +220,8 @@ def as_csv(report, roster: Roster | None = None) -> str:
     """
     roster = roster or Roster()
     columns, rows, people = [*roster.columns], [*roster.rows], [[] for _ in roster.rows]
-    strangers = [one["id"] for learner, one in report.learners.items() if roster.of(learner, one["id"]) is None]
-    if any(strangers) and not {"ID", MOODLE_ID} & {*columns}:
+    unlisted = [one["id"] for learner, one in report.learners.items() if roster.of(learner, one["id"]) is None]
+    if any(unlisted) and not {"ID", MOODLE_ID} & {*columns}:
         columns, rows = [*columns, MOODLE_ID], [[*row, ""] for row in rows]
     for learner, summary in report.learners.items():
         number = roster.of(learner, summary["id"])

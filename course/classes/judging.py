@@ -71,7 +71,7 @@ class Row:
     same: str = ""  # that of equal answers is equal
 
 
-class Nurseries:
+class ForkServers:
     """Two processes that start the processes of answers, with different seeds of ``hash``."""
 
     def __init__(self, language: str, limits: Limits, secret: list[Path]):
@@ -117,8 +117,8 @@ class Nurseries:
 class Running:
     """An answer in processes of its own, which end with the ``with`` block."""
 
-    def __init__(self, nurseries: Nurseries, cells: list, answer: str, limits: Limits):
-        self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
+    def __init__(self, forkservers: ForkServers, cells: list, answer: str, limits: Limits):
+        self.forkservers, self.cells, self.expression, self.limits = forkservers, cells, answer, limits
         self.missing: list[str] = []
         self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
         self.attempts: list[tuple[str, str]] = []
@@ -148,7 +148,7 @@ class Running:
 
     def start(self, which: int = 0) -> Answers:
         """Load the answer in a new process. Raises the errors of its cells, or Gone."""
-        line, life = self.nurseries.line(which, self.limits.quiet)
+        line, life = self.forkservers.line(which, self.limits.quiet)
         self._open.append((line, life))
         line.open(0)
         _, _, missing, _ = line.wait(0)
@@ -159,7 +159,7 @@ class Running:
         return answers
 
 
-def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
+def judge(book: Notebook, forkservers: ForkServers, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
     """Return a row for each exercise of the notebook's chapter, and what this machine cannot refuse to answers.
 
     An answer that makes it compute for :attr:`Limits.quiet` seconds is stopped, or ends this process.
@@ -175,7 +175,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
             sandbox.limit_exercise(limits.quiet, _took_too_long)
             trial = replace(row, notes=[*row.notes], look=[], seconds=0.0, cases={})
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
-            _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
+            _judge_one(trial, cells, cell, answer, exercises[attempt.id], forkservers, limits, missing)
             trial.seconds += row.seconds
             row = trial if _rank(trial) < _rank(row) else replace(row, seconds=trial.seconds)
             if row.state == SOLVED and not row.only_calls:
@@ -199,7 +199,7 @@ def _judge_one(
     cell: slices.Cell,
     answer: str,
     texts: Texts,
-    nurseries: Nurseries,
+    forkservers: ForkServers,
     limits: Limits,
     missing: set[str],
 ) -> None:
@@ -222,7 +222,7 @@ def _judge_one(
         key, row.same = alike.marks(texts, answer, notebook_cells, lesson, notebook_cells.index(cell))
         row.look, row.only_calls = [text(f"grade.note.{key}")] if key else [], key == "only-calls"
     row.notes += [text("grade.note.command", command=command) for command in slices.not_run(cells)]
-    running, gone = Running(nurseries, cells, answer, limits), None
+    running, gone = Running(forkservers, cells, answer, limits), None
     try:
         with running:
             verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all, time.monotonic, row.cases)

@@ -15,7 +15,7 @@ import torch
 from course.book.library import digest, source_files, write
 from course.classes import handed_in, notebooks, sandbox
 from course.classes.handed_in import Task
-from course.classes.judging import Limits, Nurseries, judge
+from course.classes.judging import ForkServers, Limits, judge
 from d2lps.messages import LANGUAGES, choose_all, text, text_in
 from d2lps.messages.marked import marked
 from d2lps.notebook.grading.course import CHAPTERS, all_texts
@@ -28,7 +28,7 @@ SLOW_EXERCISES = 12  # exercises of a notebook that may use up their time limit
 class Judging:
     """A process that judges one notebook."""
 
-    def __init__(self, task: Task, nurseries: Nurseries, limits: Limits):
+    def __init__(self, task: Task, forkservers: ForkServers, limits: Limits):
         self.task, self.data = task, bytearray()
         self.until = time.monotonic() + SLOW_EXERCISES * limits.in_all
         self.end, write = os.pipe()
@@ -38,7 +38,7 @@ class Judging:
                 os.close(self.end)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
                 choose_all()  # the teacher and the learner may read different languages
-                data = json.dumps(_judged(task, nurseries, limits)).encode()
+                data = json.dumps(_judged(task, forkservers, limits)).encode()
                 with os.fdopen(write, "wb") as file:
                     file.write(data)
             finally:
@@ -61,11 +61,11 @@ class Judging:
             return {"book": _about(self.task, [note]), "rows": [], "missing": []}
 
 
-def _judged(task: Task, nurseries: Nurseries, limits: Limits) -> dict:
+def _judged(task: Task, forkservers: ForkServers, limits: Limits) -> dict:
     book = notebooks.read(task)
-    nurseries.language = book.language or nurseries.language
+    forkservers.language = book.language or forkservers.language
     sandbox.limit_judge(limits.judge_memory)
-    rows, missing = judge(book, nurseries, limits, task.name)
+    rows, missing = judge(book, forkservers, limits, task.name)
     notes = [text(f"grade.note.{note.key}", **note.values) for note in book.notes]
     graded = all(note.key in notebooks.HARMLESS for note in book.notes)
     about = _about(task, notes) | {"chapter": book.chapter, "language": book.language, "graded": graded}
@@ -101,14 +101,14 @@ def run(
     torch.set_num_threads(1)
     for texts in all_texts().values() if waiting else ():  # import the judges once for all processes
         texts.exercise()
-    nurseries = Nurseries(language, limits, [folder, out]) if waiting else None
+    forkservers = ForkServers(language, limits, [folder, out]) if waiting else None
     busy: dict[int, tuple[int, Judging]] = {}
     try:
         with selectors.DefaultSelector() as selector:
             while waiting or busy:
                 while waiting and len(busy) < jobs:
                     number, task = waiting.pop(0)
-                    judging = Judging(task, nurseries, limits)
+                    judging = Judging(task, forkservers, limits)
                     busy[judging.end] = number, judging
                     selector.register(judging.end, selectors.EVENT_READ)
                 for key, _ in selector.select(1):
@@ -127,8 +127,8 @@ def run(
         for _, judging in busy.values():
             judging.stop()
             os.waitpid(judging.process, 0)
-        if nurseries:
-            nurseries.end()
+        if forkservers:
+            forkservers.end()
     graded = {digests[number]: result for number, result in sorted(results.items()) if result["book"]["graded"]}
     write({out / KEPT: json.dumps({digest: result for digest, result in graded.items() if digest})})
     return [results[number] for number in range(len(tasks))]

@@ -17,7 +17,7 @@ from course.site import api, browser, downloads, front, outputs, proof, pyodide,
 from course.site.front import THEME
 from course.site.pages import NAMES, REFERENCE, Site, runs_of
 from course.site.pdf import bound, printed
-from course.site.runs import Run, is_kept, seconds
+from course.site.runs import ChapterRun, is_kept, seconds
 from course.site.runs import run as run_or_find
 from d2lps.messages import LANGUAGES
 from d2lps.notebook import hand, schedule_table
@@ -31,7 +31,7 @@ KINDS = (".css", ".js", ".svg", ".txt", ".woff2")  # of the theme's files that p
 def build(
     book: Book,
     out: Path | None = None,
-    run: Callable[[str], Run] | None = None,
+    run: Callable[[str], ChapterRun] | None = None,
     pdf: bool = True,
     say: Callable[[str], None] = print,
 ) -> Path:
@@ -65,7 +65,7 @@ def build(
     return out
 
 
-def _all_runs(book: Book, slugs: list[str], folder: Path, say: Callable[[str], None]) -> dict[str, Run]:
+def _all_runs(book: Book, slugs: list[str], folder: Path, say: Callable[[str], None]) -> dict[str, ChapterRun]:
     """Return slug → run; say before each new one how many there are, and about how long they still take."""
     due = [slug for slug in slugs if not is_kept(book, slug, folder)]
     known, begun, done = seconds(book), time.monotonic(), 0.0
@@ -91,7 +91,7 @@ def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
 
 
 def _write(
-    book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool, tried: dict[str, dict]
+    book: Book, chapters: dict[str, Chapter], runs: dict[str, ChapterRun], root: Path, pdf: bool, tried: dict[str, dict]
 ) -> None:
     _write_shared(book, root)
     python = browser.parts(book) if tried else {}
@@ -138,7 +138,7 @@ def _write_shared(book: Book, root: Path) -> None:
 def _write_pages(
     book: Book,
     chapters: dict[str, Chapter],
-    runs: dict[str, Run],
+    runs: dict[str, ChapterRun],
     root: Path,
     pdf: bool,
     tried: dict[str, dict],

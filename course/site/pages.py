@@ -14,7 +14,7 @@ from course.site import api, bandwidths, browser, cheat_sheet, downloads, front,
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code
-from course.site.runs import Run
+from course.site.runs import ChapterRun
 from d2lps.messages import html_language, only, text_in
 from d2lps.notebook.grading.course import edition
 
@@ -67,7 +67,7 @@ class Site:
         book: Book,
         chapters: dict[str, Chapter],
         language: str,
-        runs: dict[str, Run],
+        runs: dict[str, ChapterRun],
         public: list[reference.Entry],
         paper: bool = False,
         tried: dict[str, dict[str, list[str]]] | None = None,
@@ -160,14 +160,14 @@ class Site:
         title = html.escape(text_in(self.language, "map.way"))
         return f'<nav class="way" data-chapter="{slug}" aria-label="{title}">{inside}</nav>'
 
-    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, terms_used: set[str]) -> Iterator[str]:
+    def _blocks(self, chapter: Chapter, section, prose: Prose, run: ChapterRun, terms_used: set[str]) -> Iterator[str]:
         for block in section.blocks:
             if block.kind != "cell":
                 yield terms.marked_terms(prose.block(block), self.language, self.glossary, terms_used)
             elif block.name != "language":  # the page already has its language
                 yield self._cell(chapter, block.name, search.words(section.title), prose, run)
 
-    def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
+    def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: ChapterRun) -> str:
         cell = chapter.cell(name)
         before = [cell_before.source for cell_before in chapter.cells[: chapter.cells.index(cell)]]
         opens = cell.source.startswith("d2lps.opening(")  # the opening comes before explanations, so its code is hidden

@@ -28,7 +28,7 @@ EXECUTE = Path(__file__).with_name("execute.py")  # decides how a chapter runs
 
 
 @dataclass(frozen=True)
-class Run:
+class ChapterRun:
     """The result of executing a chapter.
 
     ``outputs`` maps language and cell id to outputs, as a notebook has them; ``day`` is a date, as 2026-01-31;
@@ -48,7 +48,7 @@ def name(book: Book, slug: str) -> str:
     return f"{slug}-{digest(made_of)}"
 
 
-def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print) -> Run:
+def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print) -> ChapterRun:
     """Return the chapter's run: the one kept in ``folder`` if nothing has changed since, else a new one.
 
     The notebooks of the chapter must be up to date. ``say`` is called with a sentence before each long step. Raises
@@ -57,7 +57,7 @@ def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print)
     path = folder / f"{name(book, slug)}.json"
     try:
         data = json.loads(path.read_text("utf-8"))
-        return Run(data["outputs"], data["day"], data["machine"])
+        return ChapterRun(data["outputs"], data["day"], data["machine"])
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
@@ -79,7 +79,7 @@ def seconds(book: Book) -> dict[str, float]:
     return {slug: recorded[test] for slug in book.contents if (test := f"{RUNS}[{slug}]") in recorded}
 
 
-def keep(book: Book, slug: str, folder: Path, result: Run) -> Run:
+def keep(book: Book, slug: str, folder: Path, result: ChapterRun) -> ChapterRun:
     """Keep the chapter's run in ``folder`` instead of earlier ones, and return it."""
     path = folder / f"{name(book, slug)}.json"
     write({path: json.dumps(result.__dict__, ensure_ascii=False)})
@@ -89,10 +89,10 @@ def keep(book: Book, slug: str, folder: Path, result: Run) -> Run:
     return result
 
 
-def new(books: dict) -> Run:
+def new(books: dict) -> ChapterRun:
     """Return the run, made now and on this machine, of which these are the executed notebooks."""
     machine = f"{os.cpu_count()} × {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
-    return Run(outputs_of(books), date.today().isoformat(), machine)
+    return ChapterRun(outputs_of(books), date.today().isoformat(), machine)
 
 
 def record(book: Book, slug: str, say: Callable[[str], None] = print) -> Path:
@@ -105,7 +105,7 @@ def record(book: Book, slug: str, say: Callable[[str], None] = print) -> Path:
     return folder / FILE
 
 
-def _executed(book: Book, slug: str, say: Callable[[str], None], last: str = "") -> Run:
+def _executed(book: Book, slug: str, say: Callable[[str], None], last: str = "") -> ChapterRun:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     from course.site.execute import execute

@@ -636,7 +636,7 @@ def test_change_of_points_judges_nothing_again_and_a_changed_notebook_is_judged(
     (out / "overrides.csv").write_text("learner,exercise,points,comment\nanh,overlap,2,orally\n")
     assert main([*command, "own-gpu,overlap"]) == 0
     judged = told(out)
-    monkeypatch.setattr(running, "Nurseries", lambda *_: pytest.fail("an answer is judged again"))
+    monkeypatch.setattr(running, "ForkServers", lambda *_: pytest.fail("an answer is judged again"))
     assert main([*command, "own-gpu=7,overlap=3", "--partial"]) == 0
     again = told(out)
     assert [each["learners"]["anh"]["scores"] for each in (judged, again)] == [

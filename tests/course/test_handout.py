@@ -25,7 +25,7 @@ from course.site import browser, proof, pyodide
 from course.site.build import build
 from course.site.pages import Site
 from course.site.pdf import bound
-from course.site.runs import Run
+from course.site.runs import ChapterRun
 from d2lps.messages import LANGUAGES
 from d2lps.notebook.grading import course as grading_course
 from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, every_text
@@ -45,7 +45,7 @@ def not_run(monkeypatch):
     bare(monkeypatch)
     monkeypatch.setattr(pyodide, "is_there", lambda root: False)
     monkeypatch.setattr(proof, "faults", lambda site: [each for each in found(site) if "#player:" not in each])
-    return lambda slug: Run(none, "2026-01-31", "")
+    return lambda slug: ChapterRun(none, "2026-01-31", "")
 
 
 @pytest.fixture

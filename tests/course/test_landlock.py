@@ -124,8 +124,8 @@ def greedy(*_) -> None:
 def judge_of(how, path, pipe) -> None:
     """Judge a notebook in a process as small as the grader is, and send whether it ended by itself, and the result."""
     judging.attempts.judged, judging._loaded = how, lambda *_: None
-    limits, nurseries = Short(memory=1 << 28), SimpleNamespace(language="en")
-    judge, data = running.Judging(Task("anh", path, name="1.ipynb"), nurseries, limits), b"at first"
+    limits, forkservers = Short(memory=1 << 28), SimpleNamespace(language="en")
+    judge, data = running.Judging(Task("anh", path, name="1.ipynb"), forkservers, limits), b"at first"
     while data and select.select([judge.end], [], [], LIVE)[0]:
         data = os.read(judge.end, 1 << 20)
         judge.data += data
@@ -148,7 +148,7 @@ def test_judge_has_limits_of_its_own(tmp_path, how, mistake):
     assert found.get("split") == (mistake and ("stopped", mistake)) and bool(result["book"]["notes"]) == (not mistake)
 
 
-def test_nursery_says_nothing_if_the_grader_has_ended():
+def test_forkserver_says_nothing_if_the_grader_has_ended():
     grader, end = socket.socketpair()
     grader.close()
     command = [sys.executable, "-m", "course.classes.forkserver", "{}"]

@@ -97,7 +97,7 @@ def test_workers_are_not_disturbed_by_a_crowd_of_unauthenticated_peers(recovery)
         assert server("ended") == []
 
 
-@pytest.mark.fault("F11", "all places of strangers taken, again and again")
+@pytest.mark.fault("F11", "all places of unauthenticated peers taken, again and again")
 def test_worker_comes_in_although_unauthenticated_peers_hold_every_place(recovery):
     (server,) = tables(workers=1)
     ended = threading.Event()

@@ -3,9 +3,9 @@
 >>> from d2lps import aggregate_at
 >>> picture = wires({"GPU 0": aggregate_at(["gpu0", "gpu1", "gpu2"], "gpu0")}, "160 MB")
 >>> picture.runs["GPU 0"][2, 2, 2]  # all links have 16 GB/s
-Run(seconds=0.04, decide=('gpu0',))
+WireTime(seconds=0.04, decide=('gpu0',))
 >>> picture.runs["GPU 0"][3, 2, 0]  # gpu0 has 32 GB/s, gpu2 only 4 GB/s
-Run(seconds=0.08, decide=('gpu2',))
+WireTime(seconds=0.08, decide=('gpu2',))
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ MOST = 5  # nodes of a plan: with more, there are too many combinations
 NEARLY = 0.99  # links that are full for so much of the longest time are equally busy
 
 
-class Run(NamedTuple):
+class WireTime(NamedTuple):
     """What a plan takes, and the nodes whose links decide; none if all links have as much to do."""
 
     seconds: float
@@ -67,7 +67,7 @@ class Wires(Hand):
 
     Attributes:
         runs (dict of str to dict): The name of a plan → the positions of its nodes' links, 0 (4 GB/s) to 3 (32 GB/s)
-            → its :class:`Run`.
+            → its :class:`WireTime`.
     """
 
     def __init__(self, plans: Mapping[str, Plan], nbytes: int, nodes: list[str]):
@@ -121,7 +121,7 @@ def _trace(plan: Plan, at: Sequence[int], nbytes: int) -> Trace:
     return cost.shared(plan, Topology("switch", kinds, links), nbytes)
 
 
-def _run(plan: Plan, at: Sequence[int], nbytes: int) -> Run:
+def _run(plan: Plan, at: Sequence[int], nbytes: int) -> WireTime:
     trace = _trace(plan, at, nbytes)
     load = traffic(trace, follow(trace))
     places = awaited(load, trace.duration)
@@ -132,4 +132,5 @@ def _run(plan: Plan, at: Sequence[int], nbytes: int) -> Run:
         busiest = max(full.values())
         places = [load.motion.sharing[place] for place, seconds in full.items() if seconds >= NEARLY * busiest]
     nodes = {end for link in places if isinstance(link, Link) for end in (link.src, link.dst)} - {"switch"}
-    return Run(trace.duration, tuple(node for node in plan.nodes if node in nodes and len(nodes) < len(plan.nodes)))
+    some = nodes if len(nodes) < len(plan.nodes) else ()
+    return WireTime(trace.duration, tuple(node for node in plan.nodes if node in some))

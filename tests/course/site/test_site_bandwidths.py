@@ -18,7 +18,7 @@ from course.book.library import Book
 from course.site import bandwidths
 from course.site.build import build
 from course.site.pages import BANDWIDTHS
-from course.site.runs import Run
+from course.site.runs import ChapterRun
 from d2lps.messages import LANGUAGES, text_in
 
 LOOKS = ("en", 1200, "light"), ("vi", 380, "dark"), ("zh", 380, "light")
@@ -33,7 +33,7 @@ def site(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         bare(patch)
         patch.setattr(bandwidths, "page", page)
-        run = Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+        run = ChapterRun({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
         return build(Book(root), run=lambda slug: run, pdf=False)
 
 

@@ -25,7 +25,7 @@ from course.site import downloads, exercises, outputs, pdf, proof, runs, search
 from course.site.build import build
 from course.site.pages import Site
 from course.site.prose import Prose
-from course.site.runs import Run
+from course.site.runs import ChapterRun
 from d2lps.messages import LANGUAGES
 
 FRONT = "# {0}\n\nLead.\n\n[[race]]\n\nText.\n\n[[chapters]]\n\nEnd.\n"
@@ -66,13 +66,13 @@ def test_a_chapter_that_is_left_out_is_its_title_without_a_link(book):
         Book(root).chapter(SLUG)
 
 
-def ran(html: str = "<b>12</b>") -> Run:
+def ran(html: str = "<b>12</b>") -> ChapterRun:
     shown = {"output_type": "execute_result", "data": {"text/plain": "12", "text/html": html}, "metadata": {}}
     printed = {"output_type": "stream", "name": "stdout", "text": "\x1b[31m1 < 2\x1b[0m"}
-    return Run({language: {"star": [printed, shown]} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+    return ChapterRun({language: {"star": [printed, shown]} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
 
 
-def made(book: Book, run: Run | None = None, **options) -> Path:
+def made(book: Book, run: ChapterRun | None = None, **options) -> Path:
     return build(book, run=lambda slug: run or ran(), pdf=False, **options)
 
 
@@ -285,7 +285,7 @@ def test_a_run_is_found_again_until_code_changes_and_a_damaged_one_is_made_anew(
     monkeypatch.setattr(runs, "_executed", lambda book, slug, say: pytest.fail("it ran again"))
     edit(book, VI, "Hãy chạy thử", "Hãy thử chạy")  # words alone
     assert runs.run(book, SLUG, kept, said.append) == first
-    again = Run(first.outputs, "2026-02-01", first.machine)
+    again = ChapterRun(first.outputs, "2026-02-01", first.machine)
     monkeypatch.setattr(runs, "_executed", lambda book, slug, say: again)
     path.write_text(path.read_text("utf-8")[:-5], "utf-8")
     assert runs.run(book, SLUG, kept, said.append) == again and "is damaged" in said[-1]
@@ -457,7 +457,7 @@ def test_serve_refuses_a_missing_site_and_a_taken_port_in_one_sentence(book, cap
 
 
 def test_each_chapter_to_run_is_named_with_the_time_that_is_left(book, monkeypatch):
-    said, ran = [], Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+    said, ran = [], ChapterRun({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
     monkeypatch.setattr(runs, "_executed", lambda *_: ran)
     (book.root / "tests").mkdir()
     recorded = {"slow": {f"{runs.RUNS}[{SLUG}]": 180.0}}

@@ -10,7 +10,7 @@ from helpers.small_site import bare
 from course.book.__main__ import main
 from course.book.library import Book
 from course.site.build import build
-from course.site.runs import Run
+from course.site.runs import ChapterRun
 from d2lps.messages import LANGUAGES, text_in
 
 chromium, new_page = browsers.chromium, browsers.new_page
@@ -33,7 +33,7 @@ def site(tmp_path_factory):
     assert main(["--root", str(root), "build"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         bare(patch)
-        ran = Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+        ran = ChapterRun({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
         return build(Book(root), run=lambda slug: ran, pdf=False)
 
 

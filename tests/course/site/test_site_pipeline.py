@@ -10,7 +10,7 @@ from course.book.__main__ import main
 from course.book.library import Book
 from course.site.build import build
 from course.site.pages import NAMES, PIPELINE
-from course.site.runs import Run
+from course.site.runs import ChapterRun
 from d2lps.messages import LANGUAGES, text_in
 
 LOOKS = ("en", 1200, "light"), ("vi", 380, "dark"), ("zh", 380, "light")
@@ -30,7 +30,7 @@ def site(tmp_path_factory):
         language: {"star": [{"output_type": "display_data", "data": {"text/html": table}}]}
         for language, table in tables.items()
     }
-    run = Run(shown, "2026-01-31", "2 × x86_64")
+    run = ChapterRun(shown, "2026-01-31", "2 × x86_64")
     with pytest.MonkeyPatch.context() as patch:
         bare(patch)
         return build(Book(root), run=lambda slug: run, pdf=False)
