@@ -35,9 +35,9 @@ def executed(folder: Path, chapter: str, language: str) -> nbformat.NotebookNode
     return book
 
 
-def run(folder: Path, chapter: str) -> runs.Run:
+def run(folder: Path, chapter: str) -> runs.ChapterRun:
     """Return the chapter's run, which is made by the first test that asks for it."""
-    return runs.Run(*once(folder / chapter, lambda here: _run(here, chapter))[0])
+    return runs.ChapterRun(*once(folder / chapter, lambda here: _run(here, chapter))[0])
 
 
 def seen(folder: Path, chapter: str) -> dict:
@@ -92,7 +92,7 @@ class ByCell:
         return "\n".join(text.rstrip("\n") for text in texts)
 
 
-def _listed(made: runs.Run) -> list:
+def _listed(made: runs.ChapterRun) -> list:
     return [made.outputs, made.day, made.machine]
 
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from helpers.ranks import FORKED
 from helpers.servers import fork_servers
 
-SECONDS = 120  # for a program to end
+SECONDS = 200  # for a program to end
 USUAL = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
