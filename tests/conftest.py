@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config, items):
         scopes = {each[-1].scope for each in item._fixtureinfo.name2fixturedefs.values()}
         item.user_properties.append(("shares", bool(scopes & {"module", "class"})))
         if "site" in item.fixturenames and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(1200))  # the first to ask waits for the runs of all chapters
+            item.add_marker(pytest.mark.timeout(3000))  # the first to ask waits for the runs of all chapters
     DURATIONS.arrange(items, os.environ.get("D2LPS_ORDER", ""), longest_first=hasattr(config, "workerinput"))
 
 
