@@ -84,8 +84,7 @@ if importlib.util.find_spec("mxnet"):
 for name, (make, use) in THINGS.items():
     with make() as thing:
         use(thing)
-        # test_forked_child.py has a child that leaves of all others.
-        for way in [leaves] * (name in ("Processes", "mxnet")) + [closes, uses, starts_a_process, loads]:
+        for way in leaves, closes, uses, starts_a_process, loads:
             status = way(thing, use)
             try:
                 use(thing)

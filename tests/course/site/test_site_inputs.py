@@ -14,6 +14,7 @@ from course.site import inputs
 ROOT = notebooks.ROOT
 RING, REPLICAS, SCALING, MODEL = "02-ring", "06b-replicas", "07-why-distribute", "08-model-parallelism"
 MEASURED = "15-a-step-measured"
+ALL = {RING, REPLICAS, SCALING, MODEL, MEASURED}
 CODE = "\nFURTHER = 1\n"
 COMMENT = "\n# A further comment.\n"
 
@@ -52,7 +53,6 @@ def changes(copy):
         assert all_inputs() == unchanged
 
 
-ALL = {RING, REPLICAS, SCALING, MODEL, MEASURED}
 MODULES = [
     ("d2lps/units.py", ALL),
     ("d2lps/algorithms/rings.py", ALL),
@@ -60,7 +60,8 @@ MODULES = [
     ("d2lps/notebook/ranks/__main__.py", ALL),  # the program of a process
     ("d2lps/carriers/segments.py", ALL),  # through carriers/shared_memory.py
     ("d2lps/train/by_store.py", {REPLICAS}),  # Python imports it for SCALING and MODEL, too
-    ("d2lps/kvstore/wire/shared_buffer.py d2lps/kvstore/server/__main__.py", {REPLICAS}),
+    ("d2lps/kvstore/wire/shared_buffer.py", {REPLICAS}),
+    ("d2lps/kvstore/server/__main__.py", {REPLICAS}),
     ("d2lps/kvstore/replication/world.py", {REPLICAS}),  # imported on first use
     ("d2lps/train/experts.py d2lps/cluster/agent.py d2lps/cluster/doctor.py", set()),
     ("d2lps/scaling/job.py", {SCALING}),
