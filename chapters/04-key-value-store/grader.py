@@ -11,7 +11,7 @@ from .judge_placement import placement_case
 from .judge_push_pull import ServedCase
 from .judge_sparse_pull import RowsCase, drawn_case
 
-SIZES = ((3, 2), (1, 1), (2, 2), (3, 1), (5, 3), (1, 3), (2, 3))
+SIZES = ((3, 2), (1, 1), (2, 1), (2, 2), (3, 1), (5, 3), (1, 2), (1, 3), (2, 3), (3, 3), (5, 1))
 
 
 EXERCISES = {

@@ -10,6 +10,7 @@ an object with behavior of its own. Each process adds the kinds that only it can
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple
@@ -135,16 +136,22 @@ READERS = {
 
 
 def numbers(tensor: torch.Tensor) -> list:
-    """Return dtype, shape, numbers and need of a gradient of a tensor for JSON. Raises TypeError for other dtypes."""
+    """Return dtype, shape, numbers in base64 and need of a gradient of a tensor. Raises TypeError for other dtypes.
+
+    As a list of texts, the numbers would take most of the time of an answer that sends many tensors.
+    """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise TypeError(f"a tensor of {dtype}")
     plain = tensor.detach().to_dense().cpu() if tensor.layout != torch.strided else tensor.detach().cpu()
-    return [dtype, list(plain.shape), plain.flatten().tolist(), tensor.requires_grad]
+    data = plain.resolve_neg().flatten().contiguous().view(torch.uint8).numpy()
+    return [dtype, list(plain.shape), b64encode(data).decode(), tensor.requires_grad]
 
 
-def tensor(dtype: str, shape: list, values: list, learns: bool = False) -> torch.Tensor:
+def tensor(dtype: str, shape: list, data: str, learns: bool = False) -> torch.Tensor:
     """Return the tensor of these numbers."""
-    if not all(isinstance(number, int | float) for number in values):
+    numbers = bytearray(b64decode(data, validate=True))
+    if dtype == "bool" and numbers.translate(None, b"\0\1"):
         raise Unreadable("no numbers")
-    return torch.tensor(values, dtype=DTYPES[dtype]).reshape(shape).requires_grad_(learns is True)
+    flat = torch.frombuffer(numbers, dtype=DTYPES[dtype]).clone() if numbers else torch.empty(0, dtype=DTYPES[dtype])
+    return flat.reshape(shape).requires_grad_(learns is True)

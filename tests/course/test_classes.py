@@ -300,7 +300,7 @@ def _doubled(folder: Path) -> None:
 
 def test_right_answers_are_solved_and_wrong_ones_get_a_reason(graded):
     rows = graded["rows"]
-    solved = [("anh", id) for id in ("own-gpu", "buckets", "backup", "local-sgd", "labels", "beyond-sums")]
+    solved = [("anh", id) for id in ("own-gpu", "buckets", "staleness", "backup", "local-sgd", "labels", "beyond-sums")]
     solved += [("mei", "placement"), ("syntax", "split"), ("no-ids", "split")]
     assert {at: rows[at]["state"] for at in solved} == dict.fromkeys(solved, "solved")
     assert rows["anh", "overlap"]["mistake"] == "not-overlapped"
