@@ -13,7 +13,6 @@ from course.site import browser
 from d2lps.messages import LANGUAGES, sentences
 
 chromium, new_page, quiet_page = browsers.chromium, browsers.new_page, browsers.quiet_page
-pytestmark = pytest.mark.timeout(3000)  # who comes first waits for all chapters to be run
 
 # The narrowest window of the widest layout, and a phone; in English also a wide window, and the narrowest of the third.
 WIDTHS = {language: (1151, 360) for language in LANGUAGES} | {"en": (1151, 1920, 900, 360)}

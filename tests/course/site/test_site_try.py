@@ -76,7 +76,6 @@ def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
     return cell.locator(".tried")
 
 
-@pytest.mark.timeout(900)
 def test_the_file_from_disk_plays_predicts_and_grades(site, chromium):
     with opened(chromium, (site / "en" / browser.file("en")).as_uri()) as page:
         plays_predicts_and_grades(page)
@@ -103,7 +102,6 @@ def plays_predicts_and_grades(page: Page) -> None:
     ]
 
 
-@pytest.mark.timeout(900)
 def test_every_cell_that_is_offered_runs(ring):
     offered = ring.locator(".cell[data-try]").evaluate_all("all => all.map((cell) => cell.id.slice(5))")
     assert len(offered) > 30 and "exercise-both-ways" in offered
@@ -111,7 +109,6 @@ def test_every_cell_that_is_offered_runs(ring):
         assert tried(ring, name).locator("pre.error").count() == 0, name
 
 
-@pytest.mark.timeout(900)
 def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(ring):
     name = "imports"
     cell = ring.locator(f"#cell-{name}")
@@ -130,7 +127,6 @@ def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(ring):
     assert cell.locator("pre.code").is_visible() and cell.locator("textarea").count() == 0
 
 
-@pytest.mark.timeout(1200)
 def test_a_page_from_a_file_says_what_to_do(site, chromium):
     with opened(chromium, (site / "en/01-data-parallelism.html").as_uri()) as page:
         page.locator("#cell-fraction").get_by_role("button", name="Try it").click()
