@@ -58,7 +58,10 @@ def warm() -> None:
 
 
 def _keep(end: int, life: int, language: str, settings: dict) -> None:
-    """Fork the answer's process, kill it when the other end of ``life`` is closed, and send its processor seconds."""
+    """Fork the answer's process, kill it when the other end of ``life`` is closed.
+
+    Send its processor seconds, and the signal that ended it or 0.
+    """
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with suppress(OSError, AttributeError):
@@ -72,8 +75,9 @@ def _keep(end: int, life: int, language: str, settings: dict) -> None:
         select.select([life, *([] if watched is None else [watched])], [], [])
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)
-        _, _, took = os.wait4(child, 0)
-        socket.socket(fileno=life).send(json.dumps(took.ru_utime + took.ru_stime).encode())
+        _, status, took = os.wait4(child, 0)
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        socket.socket(fileno=life).send(json.dumps([took.ru_utime + took.ru_stime, ended_by]).encode())
     finally:
         os._exit(0)
 

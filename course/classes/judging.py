@@ -4,6 +4,7 @@ import builtins
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -130,17 +131,21 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         for line, life in self._open:
+            by_itself = line.gone == "ended"
             line.end.close()
-            self._ended(life)
+            self._end(life, by_itself)
 
-    def _ended(self, life: socket.socket) -> None:
-        """End a process, and read how long it has run."""
+    def _end(self, life: socket.socket, by_itself: bool) -> None:
+        """End a process unless it has ended ``by_itself``, and read how long it has run and what has ended it."""
         try:
             life.shutdown(socket.SHUT_WR)
             life.settimeout(60)
-            seconds = float(json.loads(life.recv(1000)))
+            seconds, ended_by = json.loads(life.recv(1000))
             self.seconds += seconds
-            self.overtime |= seconds > 0.8 * self.limits.seconds  # the kernel counts coarsely
+            # The kernel counts whole ticks for its limit, so that it kills a process of a busy machine early; a process
+            # that is killed much earlier was killed for its memory.
+            killed = ended_by in (signal.SIGXCPU, signal.SIGKILL) and seconds > self.limits.seconds / 4
+            self.overtime |= by_itself and killed
         except (OSError, ValueError):
             pass
         finally:

@@ -53,7 +53,7 @@ class Line:
             with self._sending:
                 self.end.sendall(data)
         except OSError:
-            raise Gone(self.gone or "ended") from None
+            raise self._lost("ended") from None
 
     def wait(self, lane: int) -> list:
         """Return the next frame of a lane. Raises Gone."""

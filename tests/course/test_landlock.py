@@ -1,5 +1,6 @@
 """An answer's process: what it may do to this machine, on a kernel with all protections and on an older one."""
 
+import ast
 import os
 import resource
 import select
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from contextlib import suppress
 from itertools import repeat
 from types import SimpleNamespace
 
@@ -146,6 +148,25 @@ def test_judge_has_limits_of_its_own(tmp_path, how, mistake):
     assert ended
     found = {row["exercise"]: (row["state"], row["mistake"]) for row in result["rows"]}
     assert found.get("split") == (mistake and ("stopped", mistake)) and bool(result["book"]["notes"]) == (not mistake)
+
+
+def test_answer_is_overtime_only_if_the_kernel_has_killed_it_for_its_time():
+    """A busy machine's kernel kills at half of the limit, too: here the judge believes that two seconds are allowed."""
+    answers = {
+        "while True: pass": (True, False),
+        "import time\nwhile time.process_time() < 0.6: pass": (False, True),
+        "import os, time\nwhile time.process_time() < 0.6: pass\nos._exit(0)": (False, False),
+    }
+    forkservers = judging.ForkServers("en", Limits(seconds=1), [])
+    try:
+        for source, expected in answers.items():
+            source, loaded = f"{source}\nanswer = None", False
+            cells = [("In 1", source, [*range(len(ast.parse(source).body))])]
+            with suppress(Gone), judging.Running(forkservers, cells, "answer", Limits(seconds=2)) as answer:
+                loaded = answer.start().answer is None
+            assert (answer.overtime, loaded) == expected, source
+    finally:
+        forkservers.end()
 
 
 def test_forkserver_says_nothing_if_the_grader_has_ended():
