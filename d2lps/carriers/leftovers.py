@@ -13,7 +13,7 @@ from contextlib import suppress
 PREFIX = "d2lps-held-"
 
 
-def held(make: Callable[..., str | tuple[int, str]], folder: str) -> tuple[str, int]:
+def held(make: Callable[..., str | tuple[int, str]], folder: str | os.PathLike) -> tuple[str, int]:
     """Call ``make(prefix=…, dir=folder)``, mkdtemp or mkstemp, and return the path and the descriptor with the lock.
 
     Leftovers in ``folder`` are removed first.
@@ -32,7 +32,7 @@ def held(make: Callable[..., str | tuple[int, str]], folder: str) -> tuple[str, 
         os.close(descriptor)
 
 
-def sweep(folder: str) -> None:
+def sweep(folder: str | os.PathLike) -> None:
     """Remove the leftovers of this user in ``folder``, without following links."""
     with suppress(OSError):
         for name in os.listdir(folder):

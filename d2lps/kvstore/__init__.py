@@ -98,9 +98,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         tensor([2., 2.])
     """
     if engine == "mxnet":
-        from d2lps.kvstore.pslite.store import launch
+        from d2lps.kvstore.pslite import store as pslite
 
-        return launch(kind, **options)
+        return pslite.launch(kind, **options)
     kind = ALSO.get(kind, kind) if isinstance(kind, str) else kind
     if engine != "d2lps":
         raise Refused(text("store.engine", engine=repr(engine)))

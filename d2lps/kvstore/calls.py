@@ -18,7 +18,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from enum import Enum
+from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 import torch
 
@@ -93,11 +95,13 @@ class Call:
 
     def __init__(self, work: Callable[[], object] | None = None, specs: Sequence[KeySpec] = (), turn: str = ""):
         if work is not None:
-            self.work = work
+            self.work = work  # type: ignore[method-assign]
         self.specs, self.keys, self.until = specs, frozenset([turn] if turn else specs), 0.0
         self.caller, self.interrupted, self.ended = threading.get_ident(), False, Once()
         self.stop: Callable[[], object] = bool
-        self.result = self.error = self.follow = None
+        self.result: Any = None
+        self.error: KVError | None = None
+        self.follow: Call | None = None
         self.begun, self.changing = False, threading.Lock()
         # Kernels of the caller write and read in the order of its stream: each thread has a stream of its own.
         self.stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
@@ -253,21 +257,22 @@ class Calls:
         fate = call.interrupt()
         error = call.error
         if fate in (Fate.NEVER_BEGUN, Fate.DONE) and call.missed and self._open:
-            error = self._missed(call, fate)
+            error = self._missed(call, partial(call.missed, fate is Fate.DONE))
         with suppress(Exception):  # some exceptions take no attributes
-            interruption.counted, interruption.unknown = getattr(error, "counted", ()), getattr(error, "unknown", ())
+            for name in ("counted", "unknown"):
+                setattr(interruption, name, getattr(error, name, ()))
 
-    def _missed(self, call: Call, fate: Fate) -> KVError | None:
-        """Have a thread of the store do ``call.missed``, once, and return its error; None if that takes too long."""
-        if call.follow is None:
-            follow = Call(lambda: call.missed(fate is Fate.DONE))
+    def _missed(self, call: Call, missed: Callable[[], KVError | None]) -> KVError | None:
+        """Have a thread of the store do ``missed``, once, and return its error; None if that takes too long."""
+        if (follow := call.follow) is None:
+            follow = Call(missed)
             follow.repairs = UNENDED
             self._ask(follow)
             call.follow = follow
         until = time.monotonic() + GRACE
-        while not call.follow.ended.wait(0.05) and time.monotonic() < until:
+        while not follow.ended.wait(0.05) and time.monotonic() < until:
             pass
-        return call.follow.result
+        return follow.result
 
     def close(self) -> None:
         """Let running calls end; no other call begins."""

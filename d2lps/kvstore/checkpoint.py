@@ -57,7 +57,8 @@ def _require(keys: dict, saved: dict, path: object) -> None:
 def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
     """Write a file. An older one at ``path`` stays until the new one is complete. Raises Refused."""
     path = require_place(path)
-    keys, tensors, digest = [], [], hashlib.sha256()
+    keys, digest = [], hashlib.sha256()
+    tensors: list[memoryview] = []
     for key, (shape, state) in checkpoint.keys.items():
         flat = tensors_of(state)
         dtypes = {name: DTYPES.index(one.dtype) for name, one in flat.items()}
@@ -65,8 +66,8 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
         tensors += map(raw, flat.values())
     for tensor in tensors:
         digest.update(tensor)
-    optimizer = checkpoint.optimizer
-    optimizer = optimizer and {"rule": optimizer.rule, "numbers": optimizer.as_read}
+    chosen = checkpoint.optimizer
+    optimizer = chosen and {"rule": chosen.rule, "numbers": chosen.as_read}
     header = json.dumps({"keys": keys, "optimizer": optimizer, "sha256": digest.hexdigest()}).encode()
     beside = None
     try:
@@ -125,7 +126,7 @@ def _not_saved(path: Path, error: Exception) -> Refused:
 def _path(path: object) -> Path:
     """Return ``path`` if it can be the path of a file. Raises Refused."""
     try:
-        name = os.fsdecode(path)
+        name = os.fsdecode(path)  # type: ignore[arg-type]  # a TypeError is refused
     except (TypeError, ValueError):
         name = ""
     if not name or "\0" in name:

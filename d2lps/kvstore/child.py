@@ -47,6 +47,6 @@ def send(pipe: Connection, message: object) -> None:
     pipe.send_bytes(json.dumps(message).encode())
 
 
-def receive(pipe: Connection) -> object:
+def receive(pipe: Connection) -> dict:
     """Receive the next message. Raises EOFError or ConnectionError if the other end has gone."""
     return json.loads(pipe.recv_bytes())

@@ -8,6 +8,7 @@ success, or a load is: meanwhile only some servers may have done what was asked.
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from d2lps.kvstore import checkpoint
 from d2lps.kvstore.calls import UNENDED, Call, Interrupted, forget
@@ -38,10 +39,10 @@ class Together(Call):
         """Do the work, and return what the others need of it, as JSON. Each attempt has a higher ``number``."""
         raise NotImplementedError
 
-    def confirm(self, result: object) -> None:
+    def confirm(self, result: Any) -> None:
         """Make sure that this worker uses no server on which the work was not done."""
 
-    def follow_up(self, result: object) -> object:
+    def follow_up(self, result: Any) -> object:
         """Take over what worker 0 has returned. Return the result of the call."""
 
     def missed(self, done: bool) -> None:
@@ -90,8 +91,8 @@ class Together(Call):
             raise WorkerLost(text("store.first-lost", call=self.name), (0,))
         self._outcome = outcome = json.loads(note)
         if "error" in outcome:
-            kind = Refused if outcome["refused"] else KVError
-            raise failure or kind(text("store.first-failed", call=self.name, why=outcome["error"]))
+            error_type = Refused if outcome["refused"] else KVError
+            raise failure or error_type(text("store.first-failed", call=self.name, why=outcome["error"]))
         return outcome.get("result")
 
 

@@ -6,6 +6,7 @@ from hashlib import blake2b, sha256
 from itertools import chain
 from math import prod
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class KeySpec:
         self.width = max(1, prod(self.shape[1:]))  # elements of a row
         self.parts: list = []  # (Part, the number of its shard at its server)
         self.pushes = 0  # that are counted
-        self.failed = None  # the FailedPush that named it last, until another push or pull succeeds
+        self.failed: Any = None  # the FailedPush that named it last, until another push or pull succeeds
         self.buffers = Buffers()  # from which servers read pushes
 
     def plain(self, value: object) -> bool:
@@ -96,7 +97,7 @@ def known_by(keys: Iterable[KeySpec]) -> tuple[str, str]:
 # ---- keys and pushed values
 
 
-def as_key(key: object) -> object:
+def as_key(key: Any) -> Any:
     """Return a whole number of NumPy as an int, and anything else as it is."""
     return key.item() if isinstance(key, np.integer) else key
 

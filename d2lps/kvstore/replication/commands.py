@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Load, Lose, Pass
+from d2lps.kvstore.replication.messages import Add, Begin, Choose, Command, Facts, Load, Lose, Pass
 
 KEPT = 4  # barriers that are remembered per name: a worker that was interrupted may come again
 
@@ -50,7 +50,7 @@ class State:
         """True if a worker was lost and the others cannot continue without it."""
         return bool(self.losses) and any(lose.ends for lose in self.losses.values())
 
-    def _is_done(self, command: NamedTuple) -> bool:
+    def _is_done(self, command: Begin | Choose | Load) -> bool:
         """Return True if this request was executed before, so that it must not be executed again."""
         if isinstance(command, Begin):
             index = self.names.get(command.name)
@@ -59,9 +59,9 @@ class State:
             return command.number <= self.chosen.number
         return command.number <= self.loaded
 
-    def _execute(self, command: NamedTuple) -> None:
+    def _execute(self, command: Command) -> None:
         """Apply command number ``seq`` by the method ``_do_…`` that has its name."""
-        getattr(self, named("_do_", type(command)))(command)
+        getattr(self, named("_do_", type(command)))(command)  # type: ignore[arg-type]  # a class is hashable
 
     def _do_add(self, add: Add) -> None:
         part = self.parts[add.part]

@@ -4,10 +4,9 @@ In order: the requests of workers (``view`` is the number of the view that the w
 request), the answers, the commands, the messages between servers, and the effects.
 """
 
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-Name = Hashable
+Name = Any  # of a server, a worker or the register: hashable
 
 
 class View(NamedTuple):
@@ -152,12 +151,17 @@ class Pass(NamedTuple):
     note: Any
 
 
+Request = Push | Pull | Confirm | Do | Meet
+Answer = Done | Counted | Values | Lost
+Command = Add | Begin | Choose | Load | Lose | Pass
+
+
 class Apply(NamedTuple):
     """The primary's command number ``seq``."""
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Load | Pass | Lose"
+    command: Command
 
 
 class Heartbeat(NamedTuple):
@@ -204,7 +208,7 @@ class Send(NamedTuple):
     """Send a message to ``to``."""
 
     to: Name
-    message: NamedTuple
+    message: Any
 
 
 class Propose(NamedTuple):

@@ -156,9 +156,8 @@ class Promises:
             raise Violation(f"I14 load {self.loaded} was done, and {answer} lacks it")
 
     def _check_entries(self, answer: PartState) -> None:
-        steps, loads = [], []
-        for entry in answer.value:
-            (loads if isinstance(entry, Loaded) else steps).append(entry)
+        loads = [entry for entry in answer.value if isinstance(entry, Loaded)]
+        steps = [entry for entry in answer.value if not isinstance(entry, Loaded)]
         for step in steps:
             late = any(round > 1 for _, round in step.pushes)
             if self.chosen and step.optimizer != (self.chosen if late else None):

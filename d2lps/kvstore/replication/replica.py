@@ -95,7 +95,7 @@ class Replica(State):
         self.name, self.view, self.kind, self.staleness, self.patience = name, view, kind, staleness, patience
         self.add = add
         self.follows = name in view.members  # it has executed all commands up to seq
-        self.log: dict[int, NamedTuple] = {}  # number → command that a follower may lack
+        self.log: dict[int, m.Command] = {}  # number → command that a follower may lack
         self.effects: list = []
         self._reset()
 
@@ -107,10 +107,11 @@ class Replica(State):
         self._pending: dict[tuple[Name, int], PendingPull] = {}  # the pulls that wait
         self._pulls: dict[int, list[tuple[PendingPull, int]]] = {}  # by part: those that wait for it, and its place
         self._meets: dict[tuple[str, int], dict[tuple[Name, int], m.Meet]] = {}  # waiting workers by barrier
-        self._answers: dict[tuple[Name, int], tuple[int, NamedTuple]] = {}  # held back until a command is committed
+        self._answers: dict[tuple[Name, int], tuple[int, m.Answer]] = {}  # held back until a command is committed
         self._acked: dict[Name, int] = {}  # follower → last command that it acknowledged
         self._last_heard: dict[Name, float] = {}
-        self._last_turn, self._confirmed_turn = 0, {}  # the last confirmation asked for, and by server answered
+        self._last_turn = 0  # the last confirmation asked for
+        self._confirmed_turn: dict[Name, int] = {}  # by server the last one answered
         self._confirms: dict[tuple[Name, int], int] = {}  # requests of workers → the confirmation that answers them
         self._unconfirmed: dict[int, None] = {}  # parts with pulls that wait only for a confirmation, in order
         self.learner: Name | None = None  # a server that follows and is not a member
@@ -268,7 +269,7 @@ class Replica(State):
 
     # Commands.
 
-    def _command(self, command: NamedTuple) -> None:
+    def _command(self, command: m.Command) -> None:
         """Execute a new command as the primary, and send it to the followers."""
         self.seq += 1
         self._execute(command)
@@ -317,14 +318,14 @@ class Replica(State):
         for index in sorted({*changed}) if changed else ():
             self._answer_pulls(index)
 
-    def _answer_at(self, seq: int, worker: Name, answer: NamedTuple) -> None:
+    def _answer_at(self, seq: int, worker: Name, answer: m.Answer) -> None:
         """Send an answer once all commands up to ``seq`` are committed."""
         self._answers.pop((worker, answer.id), None)
         self._answers[worker, answer.id] = seq, answer
 
     # Requests of workers to the primary.
 
-    def _accepts(self, worker: Name, request: NamedTuple) -> bool:
+    def _accepts(self, worker: Name, request: m.Request) -> bool:
         """Return True if the request is to be answered; else tell the worker the view, or that it is lost."""
         if not (self.is_primary and request.view == self.view.number):
             if request.view > self.view.number:
@@ -530,7 +531,7 @@ class Replica(State):
         return True
 
     def _answer(self, pending: PendingPull) -> None:
-        if not pending.left and self._pending.pop((pending.worker, pending.pull.id), None):
+        if not pending.left and self._pending.pop((pending.worker, pending.pull.id), None) is not None:
             wanted = pending.pull.wanted
             read = [(index, part) for (index, _), part in zip(wanted, pending.parts, strict=True) if part is not None]
             self._send(pending.worker, m.Values(self.view.number, pending.pull.id, tuple(read)))

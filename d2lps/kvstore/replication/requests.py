@@ -1,7 +1,8 @@
 """The rules of one worker: keep each push until it is committed, and send it again to a new primary."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.messages import Ask, Counted, Do, Lost, Meet, Pull, Push, Send, Values, View
 
 
@@ -30,7 +31,7 @@ class Requests:
         """Ask for parts, each after so many pushes of this worker: (part, pushes). Return the request's number."""
         return self._request(Pull(self.view.number, 0, self.rank, wanted))
 
-    def do(self, command: NamedTuple) -> int:
+    def do(self, command: m.Begin | m.Choose | m.Load) -> int:
         """Ask the primary to execute a command; return the request's number."""
         return self._request(Do(self.view.number, 0, self.rank, command))
 
@@ -44,7 +45,7 @@ class Requests:
         for id in self.waiting:
             self._send(id)
 
-    def receive(self, message: NamedTuple) -> Push | Pull | Do | Meet | None:
+    def receive(self, message: View | m.Answer) -> Push | Pull | Do | Meet | None:
         """Take a message; return the request that it answers, or None."""
         if isinstance(message, View):
             self._adopt(message)
@@ -56,7 +57,7 @@ class Requests:
             self.waiting.clear()
             return None
         request = self.waiting.pop(message.id)
-        if isinstance(message, Counted):
+        if isinstance(message, Counted) and isinstance(request, Push):
             # An asynchronous push is committed by now. A synchronous one counts in the open round, which a new
             # primary begins again: only the round before it is committed.
             self._committed(request.part, request.round - (self.kind == "dist_sync"))

@@ -26,7 +26,7 @@ def trace(world: World) -> Trace:
         for round in range(1, schedule.rounds + 1)
         for part in range(schedule.parts)
     }
-    events = [event for delivery in world.deliveries for event in _events(delivery, keys)]
+    events = [event for delivery in world.deliveries or () for event in _events(delivery, keys)]
     workers = [f"worker{rank}" for rank in range(schedule.workers)]
     names = {node for event in events for node in (event.src, event.dst)}
     end, key = max(event.end for event in events), keys[1, 0]

@@ -86,7 +86,7 @@ class Shard:
 
         A round that began anew, as this server took over, has so many seconds from then on to close.
         """
-        left = self._slot.led + seconds - own_time() if self._slot.took_over else 0.0
+        left = (self._slot.led or 0.0) + seconds - own_time() if self._slot.took_over else 0.0
         if self.busy and left > 0:
             with suppress(Timeout):
                 self._slot.wait(lambda: not self.busy, left, "", list)

@@ -150,7 +150,7 @@ class Keeper:
         self.close()
 
 
-def kill(servers: Sequence[ServerProcess | Keeper], owners: Sequence[int], rank: int, number: object) -> None:
+def kill(servers: Sequence[ServerProcess | Keeper], owners: Sequence[int], rank: int, number: int) -> None:
     """Kill server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
     require_server(number, len(owners))
     if owners[number] != rank:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
+from typing import Any
 
 import torch.distributed as dist
 
@@ -59,7 +60,7 @@ class StoreRegister:
     """
 
     def __init__(self, connect: Callable[[], dist.Store], run: str):
-        self._connect, self._run, self._store = connect, run, None
+        self._connect, self._run = connect, run
         self._known: dict[int, tuple[View, str]] = {}  # with the exact text in the store
         self._wishes: SimpleQueue[tuple | None] = SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="d2lps register of views").start()
@@ -94,26 +95,27 @@ class StoreRegister:
         return f"d2lps/{self._run}/slot/{slot}"
 
     def _serve(self) -> None:
+        store: dist.Store | None = None
         while (wish := self._wishes.get()) is not None:
             slot, proposed, tell = wish
             try:
-                self._store = self._store or self._connect()
-                before, written = self._read(slot)
+                store = store or self._connect()
+                before, written = self._read(store, slot)
                 if proposed and before.number + 1 == proposed.number:
-                    self._store.compare_set(self._key(slot), written, _written(proposed))
-                    before, _ = self._read(slot)  # it may return the expected value, not the new one
+                    store.compare_set(self._key(slot), written, _written(proposed))
+                    before, _ = self._read(store, slot)  # it may return the expected value, not the new one
             except Exception:  # the question is repeated, on a new connection: this one may be out of step
-                self._store = None
+                store = None
                 time.sleep(PAUSE)
                 continue
             if before != NOBODY:
                 tell(before)
 
-    def _read(self, slot: int) -> tuple[View, str]:
+    def _read(self, store: dist.Store, slot: int) -> tuple[View, str]:
         key = self._key(slot)
-        if not self._store.check([key]):  # get() waits for a key that does not exist
+        if not store.check([key]):  # get() waits for a key that does not exist
             return NOBODY, ""
-        written = self._store.get(key).decode()
+        written = store.get(key).decode()
         known = self._known.get(slot)
         if known is None or known[1] != written:
             said = json.loads(written)
@@ -132,6 +134,6 @@ def _written(view: View) -> str:
     return json.dumps({"view": view.number, "members": view.members, "by": secrets.token_hex(8)})
 
 
-def as_name(said: object) -> object:
+def as_name(said: Any) -> Any:
     """Return tuples for the lists that JSON makes of them."""
     return tuple(map(as_name, said)) if isinstance(said, list) else said

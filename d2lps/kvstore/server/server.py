@@ -112,7 +112,7 @@ class Server:
         with self._lock:
             connected = [*self._unauthenticated, *self._sessions.values(), *self._others]
         for connection in connected:
-            connection.close()
+            connection.close()  # type: ignore[attr-defined]
         if self.store.shared_buffer:
             self.store.shared_buffer.close()
 
@@ -207,7 +207,7 @@ class Server:
             raise Refused("a worker says which incarnation of its rank it is")
         shared_buffer = self.store.shared_buffer
         lends = shared_buffer and channel.borrow(hello.get("memory"))
-        memory = shared_buffer.lent if lends else None
+        memory = shared_buffer.lent if shared_buffer and lends else None
         return {"kind": self.store.kind, "memory": memory, "record": bool(self.store.record)}
 
     def _admit_server(self, hello: Mapping) -> dict:

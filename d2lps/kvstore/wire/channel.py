@@ -44,11 +44,12 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, seconds: float):
-        self.sock, self.keys, self.covers_payload = sock, None, False
+        self.sock, self.covers_payload = sock, False
+        self.keys: tuple[bytes, ...] | None = None
         self._sent = self._received = 0
         self.table, self.payload = frames.TABLE, frames.PAYLOAD  # most bytes; fewer until the other end is known
         self.remote: RemoteBuffer | None = None
-        self._left = 0  # bytes of a payload that is not received yet; None if it was received in part
+        self._left: int | None = 0  # bytes of a payload that is not received yet; None if it was received in part
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,8 +125,7 @@ class Channel:
             Refused: The frame is too long: nothing was sent, and the channel can still be used.
             Broken: The connection has ended, or the other end has received nothing for too long.
         """
-        is_array = isinstance(entries, np.ndarray)
-        table = entries.tobytes() if is_array else b"".join(ENTRY.pack(*entry) for entry in entries)
+        table = entries.tobytes() if isinstance(entries, np.ndarray) else b"".join(ENTRY.pack(*one) for one in entries)
         if metadata is not None:
             table = json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogatepass")
         size = len(payload)
@@ -145,7 +145,7 @@ class Channel:
         for start in range(0, size, BLOCK):
             block = payload[start : start + BLOCK]
             checksum.add(block)
-            if flags & CODED:
+            if code and flags & CODED:
                 code.update(block)
             self._write([before, block])
             before = b""

@@ -118,7 +118,7 @@ class Checksum:
 
     def add(self, block: memoryview) -> None:
         aligned = len(block) & ~7
-        block = bytearray(block) if block.readonly else block  # torch reads writable memory only
+        block = memoryview(bytearray(block)) if block.readonly else block  # torch reads writable memory only
         total = torch.frombuffer(block, dtype=torch.int64, count=aligned >> 3).sum().item() if aligned else 0
         total += int.from_bytes(block[aligned:], "little")
         self.sum = (self.sum * 31 + total + len(block)) & 0xFFFFFFFFFFFFFFFF

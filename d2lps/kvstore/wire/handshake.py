@@ -31,7 +31,7 @@ class Elsewhere(Broken):
 
 def read_secret() -> bytes | None:
     """Return the secret of the environment, or of the file that it names. Raises Refused if others can read it."""
-    secret, path = os.fsencode(os.environ.get(VARIABLE, "")), os.environ.get(FILE)
+    secret, path = os.fsencode(os.environ.get(VARIABLE, "")), os.environ.get(FILE, "")
     if not secret and not path:
         return None
     if not secret:
@@ -98,7 +98,7 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
 
 
 def _next(channel: Channel, op: Op) -> dict:
-    frame: Frame = channel.receive()
+    frame: Frame = channel.receive()  # type: ignore[assignment]  # only an idle one returns None
     if frame.op == Op.ERROR and frame.metadata.get("kind") == "Elsewhere":
         raise Elsewhere(str(frame.metadata.get("sentence")))
     if frame.op == Op.ERROR:
@@ -122,7 +122,7 @@ def _proof(secret: bytes, role: bytes, exchange: bytes) -> str:
     return hmac.digest(secret, b"d2lps proof of " + role + b"\0" + exchange, "sha256").hex()
 
 
-def _keys(secret: bytes, exchange: bytes, mine: bytes, theirs: bytes) -> tuple[bytes, bytes] | None:
+def _keys(secret: bytes, exchange: bytes, mine: bytes, theirs: bytes) -> tuple[bytes, ...] | None:
     """Return the keys for frames sent and received; None if there is no secret."""
     keys = (hmac.digest(secret, b"d2lps key of " + role + b"\0" + exchange, "sha256") for role in (mine, theirs))
     return tuple(keys) if secret else None

@@ -146,7 +146,7 @@ class RemoteBuffer(Mapping):
         if not match or int(match[1]) != peer or not isinstance(inode, int) or not isinstance(nbytes, int):
             raise TensorError("the other end lends memory that is not its own")
         try:
-            self._segment = Segment(nbytes, Location(path, inode, nbytes, 0, 0, 1))
+            self._segment = Segment(nbytes, Location(match[0], inode, nbytes, 0, 0, 1))
         except (ValueError, OverflowError) as error:
             raise TensorError(f"the memory that the other end lends cannot be opened ({error})") from None
         if not self._segment.sealed:
