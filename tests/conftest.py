@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["D2LPS_PROGRESS"] = "0"  # the progress of a cell depends on how long it takes
 sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it takes 3 s to make a grammar
 
+SEED = os.environ.get("D2LPS_ORDER", "")
 DURATIONS = Durations.read()
 
 
@@ -40,7 +41,10 @@ def pytest_configure(config):
         # It is removed after what multiprocessing keeps in it and removes by itself at priority -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
     elif config.getoption("dist", "no") != "no":
-        config.pluginmanager.register(Progress(DURATIONS, record=bool(os.environ.get("D2LPS_RECORD"))))
+        record = bool(os.environ.get("D2LPS_RECORD"))
+        if record and SEED:  # which test runs a chapter first would be recorded as drawn
+            raise pytest.UsageError("Durations are recorded in their own order: run make durations without ORDER.")
+        config.pluginmanager.register(Progress(DURATIONS, record))
 
 
 def pytest_collection_finish(session):
@@ -60,7 +64,7 @@ def pytest_collection_modifyitems(config, items):
         item.user_properties.append(("shares", bool(scopes & {"module", "class"})))
         if "site" in item.fixturenames and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3000))  # the first to ask waits for the runs of all chapters
-    DURATIONS.arrange(items, os.environ.get("D2LPS_ORDER", ""), longest_first=hasattr(config, "workerinput"))
+    DURATIONS.arrange(items, SEED, longest_first=hasattr(config, "workerinput"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -23,10 +23,10 @@ guess = d2lps.predict("growth", {"AlexNet → GPT-3": "", "AlexNet → 2026": ""
 guess
 
 # %% growth
-from d2lps.units import show_number
+from d2lps.units import show_integer, show_number
 
 def spaced(number):
-    return f"{number:,.0f}".replace(",", "\u00a0")
+    return show_integer(round(number))
 
 first = TRAINED["AlexNet"]
 rows = []

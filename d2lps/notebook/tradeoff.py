@@ -17,7 +17,7 @@ from d2lps.messages import html_language, text
 from d2lps.notebook.explore import Names
 from d2lps.notebook.explore_page import Offer, page
 from d2lps.scaling.job import Job
-from d2lps.units import show_number, show_seconds
+from d2lps.units import show_integer, show_number, show_seconds
 from d2lps.view.drawing.svg import area, fine, sheet, stroke, tag, words, worker
 from d2lps.view.player import has_front_end, without_view
 from d2lps.view.tables import SCROLLS
@@ -220,7 +220,7 @@ def _times(part: float) -> str:
 
 
 def _count(number: float) -> str:
-    return f"{number:,.0f}".replace(",", "\u00a0") if number >= 100 else f"{number:.3g}"
+    return show_integer(round(number)) if number >= 100 else f"{number:.3g}"
 
 
 def _time(seconds: float) -> str:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from d2lps.algorithms.placement import Placement
 from d2lps.messages import text
+from d2lps.units import show_integer
 from d2lps.view.drawing.svg import area, escape, fine, letters, sheet, tag, words, worker
 
 OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and its center
@@ -30,7 +31,7 @@ def hash_ring(place: Placement) -> str:
     y, width = top + LINE * len(place.servers) + 8, 150.0 / len(place.servers)
     for i, server in enumerate(place.servers):
         parts.append(tag("rect", x=left + i * width, y=y, width=width - 1, height=14, **worker(server)))
-    parts.append(tag("text", escape(f"≥ {place.large:,}".replace(",", "\u202f")), x=left, y=y + 30, **letters("note")))
+    parts.append(tag("text", escape(f"≥ {show_integer(place.large)}"), x=left, y=y + 30, **letters("note")))
     return sheet(left + 170, 2 * MIDDLE, " ".join(f"server{server}" for server in place.servers), *parts)
 
 

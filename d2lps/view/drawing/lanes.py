@@ -20,7 +20,7 @@ from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import Size, made_by
 from d2lps.simulate import cost
 from d2lps.trace import Trace
-from d2lps.units import show_number, show_seconds, show_size
+from d2lps.units import show_integer, show_number, show_seconds, show_size
 from d2lps.view.drawing.layout import spoken
 from d2lps.view.drawing.motion import seats
 from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, short, tag, words, worker
@@ -105,7 +105,7 @@ class Lanes:
         if not any(block.end > block.start for block in self.tasks):
             return ""
         share = 100 * self.trace.bubble(relative)
-        shown = f"{share:.3g}" if share < 999.5 else f"{share:,.0f}".replace(",", "\u202f")
+        shown = f"{share:.3g}" if share < 999.5 else show_integer(round(share))
         return text("lanes.ideal" if relative else "lanes.bubble", share=shown)
 
     def working(self) -> list[tuple[float, int]]:
