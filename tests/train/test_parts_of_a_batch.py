@@ -24,9 +24,10 @@ LABELS = torch.tensor([0, 1, 1, 3, 4, 0, 2, 2])
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
 
 
-def row(middle=None):
+def row(middle=None, make=lambda: nn.Linear(6, 6)):
+    """Return three modules, with the same weights each time; the middle one is given, or made after the seed is set."""
     torch.manual_seed(0)
-    return [nn.Linear(4, 6), middle or nn.Linear(6, 6), nn.Linear(6, 5)]
+    return [nn.Linear(4, 6), middle or make(), nn.Linear(6, 5)]
 
 
 def everywhere(make, batch, loss):
@@ -233,7 +234,7 @@ FINE = {
 
 @pytest.mark.parametrize("name", FINE)
 def test_modules_that_take_each_example_alone_have_the_numbers_of_the_whole_batch(name):
-    make = lambda: row(FINE[name]())  # noqa: E731
+    make = lambda: row(make=FINE[name])  # noqa: E731
     right = nn.Sequential(*copy.deepcopy(make())).double()
     cross_entropy(right(X.double()), LABELS).backward()
     for schedule in SCHEDULES:
@@ -247,9 +248,9 @@ def test_modules_that_take_each_example_alone_have_the_numbers_of_the_whole_batc
 
 
 def test_a_module_that_takes_only_micro_batches_of_one_size_is_not_probed():
-    make = lambda: row(nn.Sequential(nn.Unflatten(0, (2, 1)), nn.Flatten(0, 1), nn.Linear(6, 6)))  # noqa: E731
-    loss, _ = run(pipeline(gpipe(3, 4)), make(), (X, LABELS))
-    assert loss == one_device(make(), (X, LABELS), 4)
+    middle = lambda: nn.Sequential(nn.Unflatten(0, (2, 1)), nn.Flatten(0, 1), nn.Linear(6, 6))  # noqa: E731
+    loss, _ = run(pipeline(gpipe(3, 4)), row(make=middle), (X, LABELS))
+    assert loss == one_device(row(make=middle), (X, LABELS), 4)
 
 
 def test_a_module_is_called_once_per_micro_batch():
